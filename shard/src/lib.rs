@@ -1,0 +1,1 @@
+//! Everything that decides in shardq, without sockets, files, clocks, threads or randomness of its own.

@@ -1,0 +1,1 @@
+//! Client code of shardq's tools, shared with the server's tests.
