@@ -1,0 +1,61 @@
+//! Every limit of the broker in one place, each with its reason. Reaching one is back-pressure or an error, never
+//! growth (invariant 7).
+
+/// Shards of a node. Far above the cores of any machine; keeps a shard number and the mesh small.
+pub const MAX_SHARDS: u16 = 256;
+
+/// Arguments of one request (Redis and the original: 1024 * 1024).
+pub const MAX_ARGUMENTS: u32 = 1 << 20;
+/// Bytes of one argument, so also of a job's body (Redis and the original: 512 MiB).
+pub const MAX_BULK_BYTES: u64 = 512 << 20;
+/// Bytes of an inline line without its end (Redis: 64 KiB).
+pub const MAX_INLINE_BYTES: usize = 64 << 10;
+/// Bytes of one request, arguments together (the original's query buffer: 1 GiB).
+pub const MAX_REQUEST_BYTES: u64 = 1 << 30;
+/// Arguments and bytes of an argument before the client has authenticated (Redis 7).
+pub const MAX_ARGUMENTS_UNAUTHENTICATED: u32 = 10;
+/// See [`MAX_ARGUMENTS_UNAUTHENTICATED`].
+pub const MAX_BULK_BYTES_UNAUTHENTICATED: u64 = 16 << 10;
+
+/// Input that a session keeps while it may not go on: beyond it the socket is not read.
+pub const BACKLOG_BYTES: usize = 256 << 10;
+/// Output above which a session starts no further command until its client has read.
+pub const OUTPUT_HIGH_BYTES: usize = 1 << 20;
+/// Bytes of answers that a paged reply (COUNT of GETJOB, QPEEK, scans) may gather before it is sent as it is.
+pub const REPLY_BYTES: usize = 64 << 20;
+/// Requests of one session that may be unanswered at once.
+pub const SESSION_PENDING: usize = 1024;
+
+/// Requests from one shard to another that may be unanswered at once: bounds the mesh and the replies it reserves.
+pub const MESH_CREDITS: u32 = 1024;
+/// Node-wide changes that may be under way at once.
+pub const CHANGES_IN_FLIGHT: usize = 1024;
+
+/// Jobs handed out or looked at in one step; a larger COUNT is served in several.
+pub const TAKE_STEP: u32 = 512;
+/// Jobs that one shard offers at a time to a GETJOB over several home shards.
+pub const OFFER_STEP: u32 = 256;
+/// IDs of one request handled in one step.
+pub const IDS_STEP: usize = 512;
+/// Elements that one scan step looks at.
+pub const SCAN_STEP: usize = 1024;
+/// Timers, held jobs, woken waiters or evictions handled in one step.
+pub const UPKEEP_STEP: usize = 256;
+/// Slab chunks given back in one step after FLUSHALL.
+pub const TEARDOWN_STEP: usize = 4;
+
+/// Longest time that a client may ask for (TTL, RETRY, DELAY): 100 years. 32 bits of seconds hold it.
+pub const MAX_SECONDS: u64 = 100 * 365 * 24 * 3600;
+/// Longest timeout of a blocking command, in milliseconds; longer ones are out of range.
+pub const MAX_TIMEOUT_MS: u64 = MAX_SECONDS * 1000;
+
+/// A queue without jobs, waiters and pause state is collected after this long, by memory level (reference, 3.6).
+pub const IDLE_QUEUE_MS: [u64; 3] = [300_000, 10_000, 2_000];
+
+const _: () = {
+    assert!(MAX_SECONDS <= u32::MAX as u64, "seconds are kept in 32 bits");
+    assert!(OFFER_STEP <= TAKE_STEP);
+    assert!(MAX_BULK_BYTES < MAX_REQUEST_BYTES);
+    assert!(OUTPUT_HIGH_BYTES <= REPLY_BYTES);
+    assert!(SESSION_PENDING <= u32::MAX as usize / 2, "request numbers of a session are compared modulo 2^32");
+};

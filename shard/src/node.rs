@@ -1,0 +1,113 @@
+//! What concerns the whole node: shard 0 coordinates it.
+//!
+//! A change (CONFIG SET, FLUSHALL, CLIENT KILL, CLIENT PAUSE, MONITOR, shutdown) goes to shard 0, which sends it to every shard in
+//! one order, waits for all of them, adds their counts and only then answers. Shard 0 also takes in new connections
+//! (`maxclients`, the least busy shard) and lends the memory budget in chunks.
+
+use crate::commands::ClientFilter;
+use crate::error::CommandError;
+use crate::message::Ticket;
+use crate::slot::ShardNo;
+
+/// A change of the whole node.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// CONFIG SET: pairs of name and value, checked before.
+    Settings(Vec<(&'static str, String)>),
+    /// DEBUG FLUSHALL.
+    FlushAll,
+    /// CLIENT KILL; counts the killed.
+    KillClients(ClientFilter),
+    /// CLIENT PAUSE: no command is started for so long; only extends a pause.
+    PauseClients {
+        /// How long.
+        ms: u64,
+        /// Only commands that write.
+        writes_only: bool,
+    },
+    /// CLIENT UNPAUSE.
+    UnpauseClients,
+    /// A shard has its first monitor, or lost its last.
+    Monitor {
+        /// The shard of the monitors.
+        shard: ShardNo,
+        /// Whether it wants the feed.
+        on: bool,
+    },
+    /// CONFIG RESETSTAT.
+    ResetStats,
+    /// SLOWLOG RESET.
+    ResetSlowlog,
+    /// LATENCY RESET; these events or all; counts the reset.
+    ResetLatency(Vec<String>),
+    /// SHUTDOWN, SIGTERM.
+    Shutdown,
+}
+
+/// A message of the coordination.
+#[derive(Debug)]
+pub enum NodeMessage {
+    /// To shard 0: please change. Answered by `Changed`.
+    Ask {
+        /// Who waits for it.
+        ticket: Ticket,
+        /// The change.
+        change: Change,
+    },
+    /// From shard 0 to each: do it.
+    Apply {
+        /// Number of the change.
+        number: u64,
+        /// The change.
+        change: Change,
+    },
+    /// Back to shard 0: done here.
+    Applied {
+        /// Number of the change.
+        number: u64,
+        /// What it counted.
+        count: i64,
+    },
+    /// From shard 0 to the session's shard: done everywhere.
+    Changed {
+        /// Who waited.
+        ticket: Ticket,
+        /// Sum of the counts.
+        result: Result<i64, CommandError>,
+    },
+    /// To shard 0: so many sessions have ended since the last one of these.
+    Ended {
+        /// How many.
+        sessions: u32,
+    },
+    /// To shard 0: this shard wants so many bytes more of the memory budget.
+    WantMemory {
+        /// How many.
+        bytes: u64,
+    },
+    /// From shard 0: so many are lent (0: there are none left), and the memory level of the node.
+    LendMemory {
+        /// How many.
+        bytes: u64,
+        /// Memory level, 0 to 2.
+        level: u8,
+    },
+    /// From shard 0: give back what is not used, another shard needs it.
+    RecallMemory,
+    /// To shard 0: bytes given back; `recalled` when it answers a recall.
+    ReturnMemory {
+        /// How many.
+        bytes: u64,
+        /// Whether it answers a recall.
+        recalled: bool,
+    },
+    /// From shard 0: the memory level of the node has changed.
+    MemoryLevel(u8),
+    /// Lines of MONITOR for the monitors of the receiving shard.
+    Feed {
+        /// The lines, without line ends.
+        lines: Vec<bytes::Bytes>,
+        /// How many more were left out, because the feed was too much.
+        dropped: u64,
+    },
+}
