@@ -8,6 +8,7 @@
 pub mod list;
 pub mod skiplist;
 pub mod slab;
+pub mod timers;
 
 /// The key of no element: where a link ends.
 pub const NONE: u32 = u32::MAX;
