@@ -6,6 +6,7 @@
 //! their links through the elements, so that being in a list costs no allocation.
 
 pub mod list;
+pub mod scan_map;
 pub mod skiplist;
 pub mod slab;
 pub mod timers;
