@@ -54,6 +54,8 @@ pub struct Core {
     pub(crate) to_self: VecDeque<NodeMessage>,
     /// Late answers of this shard to its own sessions.
     pub(crate) ends: VecDeque<(Ticket, Answer)>,
+    /// Scratch, kept for its capacity.
+    pub(crate) home_ends: Vec<(Ticket, Answer)>,
     /// Parts about this shard that its own sessions asked for.
     pub(crate) gathers: VecDeque<(ShardNo, Ticket, Gather)>,
     /// Sessions to be run in the next tick.
@@ -183,6 +185,20 @@ impl Core {
         } else {
             self.mesh.send(to, Message::Node(message));
         }
+    }
+
+    /// Brings what the home shard says late on its way.
+    pub(crate) fn take_home_ends(&mut self) {
+        let mut ends = std::mem::take(&mut self.home_ends);
+        self.home.take_ends(&mut ends);
+        for (ticket, answer) in ends.drain(..) {
+            if ticket.shard == self.shard {
+                self.ends.push_back((ticket, answer));
+            } else {
+                self.mesh.send(ticket.shard, Message::Late { ticket, answer });
+            }
+        }
+        self.home_ends = ends;
     }
 
     /// Sends a claim or a cancel, or does it when it is for this shard.

@@ -17,6 +17,7 @@ use crate::home::{Home, HomeOptions};
 use crate::id::NodeId;
 use crate::input::{ConnectionId, Effect, Input, Peer, Told};
 use crate::limits;
+use crate::memory::Memory;
 use crate::message::{Answer, Message, SessionId, Ticket};
 use crate::node::{Borrower, Change, Coordinator, NodeMessage};
 use crate::session::{ClientInfo, Engine, Session};
@@ -80,10 +81,11 @@ impl Shard {
     pub fn new(options: ShardOptions, settings: Settings, now: Now) -> Self {
         let ShardOptions { shard, shards, node, seed, hash_seed, facts } = options;
         assert!(shard < shards && shards <= limits::MAX_SHARDS);
-        let mut home = Home::new(HomeOptions { shard, shards, node, seed, hash_seed }, now);
-        home.set_evicts(settings.evicts());
-        home.memory.set_may_borrow(shards > 1);
         let maxmemory = settings.maxmemory;
+        let mut memory = Memory::new(0);
+        memory.set_may_borrow(shards > 1);
+        let mut home = Home::new(HomeOptions { shard, shards, node, seed, hash_seed }, memory, now);
+        home.set_evicts(settings.evicts());
         let core = Core {
             shard,
             shards,
@@ -99,6 +101,7 @@ impl Shard {
             coordinator: (shard == 0).then(|| Coordinator::new(shards, maxmemory)),
             to_self: VecDeque::new(),
             ends: VecDeque::new(),
+            home_ends: Vec::new(),
             gathers: VecDeque::new(),
             later: VecDeque::new(),
             closing: Vec::new(),
@@ -358,13 +361,8 @@ impl Shard {
     /// After each input: ends of waiting requests, messages to itself, parts about itself, closing sessions, until none is left.
     fn upkeep(&mut self, now: Now) {
         loop {
-            if let Some((ticket, answer)) = self.core.home.pop_end() {
-                if ticket.shard == self.core.shard {
-                    self.answered(now, self.core.shard, ticket, answer, false);
-                } else {
-                    self.core.mesh.send(ticket.shard, Message::Late { ticket, answer });
-                }
-            } else if let Some((ticket, answer)) = self.core.ends.pop_front() {
+            self.core.take_home_ends();
+            if let Some((ticket, answer)) = self.core.ends.pop_front() {
                 let first = matches!(answer, Answer::Part(_));
                 self.answered(now, self.core.shard, ticket, answer, first);
             } else if let Some(message) = self.core.to_self.pop_front() {
