@@ -216,7 +216,7 @@ impl ScanMap {
             self.buckets < 1 << DEPTH_MAX,
             "a map has at most 2^{DEPTH_MAX} buckets"
         );
-        if self.buckets as usize % CHUNK_BUCKETS == 0 {
+        if (self.buckets as usize).is_multiple_of(CHUNK_BUCKETS) {
             // The first chunk grows with its map: most maps are small.
             let room = if self.chunks.is_empty() { 1 } else { CHUNK_BUCKETS };
             self.chunks.push(Vec::with_capacity(room));

@@ -55,7 +55,7 @@ pub struct Timers<T: Copy> {
 
 /// Packed because the alignment of the deadline would cost 8 bytes per timer.
 #[derive(Clone, Copy, Debug)]
-#[repr(packed(4))]
+#[repr(Rust, packed(4))]
 struct Entry<T> {
     deadline_ms: u64,
     previous: u32,

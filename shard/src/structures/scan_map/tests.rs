@@ -1,4 +1,5 @@
 //! The map against an ordered map, and scans that go on while the map grows and shrinks.
+#![expect(clippy::disallowed_types, reason = "prop_oneof! expands to an Arc")]
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,5 @@
 //! The skip list against an ordered map, and the lengths of its searches.
+#![expect(clippy::disallowed_types, reason = "prop_oneof! expands to an Arc")]
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

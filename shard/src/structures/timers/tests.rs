@@ -1,4 +1,5 @@
 //! The timers against an ordered map, with a clock that walks, leaps and stands still.
+#![expect(clippy::disallowed_types, reason = "prop_oneof! expands to an Arc")]
 
 use std::collections::{BTreeMap, BTreeSet};
 
