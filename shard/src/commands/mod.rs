@@ -4,10 +4,29 @@
 //! starts the plan when its place in the order of the connection has come (`sessions.md`): at once for what has one
 //! home shard and cannot block, else when everything earlier is answered.
 
+pub mod ackjob;
+pub mod addjob;
+pub mod deljob;
+pub mod dequeue;
+pub mod enqueue;
+pub mod fastack;
+pub mod getjob;
+mod ids;
+pub mod jscan;
+pub mod nack;
+pub mod pause;
+pub mod qlen;
+pub mod qpeek;
+pub mod qscan;
+pub mod qstat;
+pub mod show;
+pub mod working;
 pub mod view;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
+
+pub use self::{addjob::AddJob, getjob::GetJob, pause::Pause, qpeek::Peek, qscan::Scan};
 
 use crate::clock::Now;
 use crate::core::Core;
