@@ -72,7 +72,7 @@ pub struct Settings {
     /// Whether DEBUG may end the process.
     pub enable_debug_command: bool,
     /// Values of settings without a meaning, where they were given.
-    ignored: BTreeMap<&'static str, String>,
+    pub ignored: BTreeMap<&'static str, String>,
 }
 
 impl Default for Settings {

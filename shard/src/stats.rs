@@ -1,1 +1,232 @@
 //! Counters, gauges and histograms of a shard; parts of INFO, SLOWLOG and LATENCY.
+//!
+//! Each shard counts for itself, without a look at the others; whoever asks gathers the parts and adds them. Nothing
+//! here wakes an idle shard: rates are worked out when they are looked at. `commands` counts commands and their
+//! durations, `slowlog` keeps the slow ones, `latency` the slow events, `rates` how much happens at present.
+
+mod commands;
+mod latency;
+mod rates;
+mod slowlog;
+
+pub use commands::{CommandNo, CommandStats, CommandTotal};
+pub use latency::{LatencyEvent, LatencyMonitor, MAX_SAMPLES, merge_events};
+pub use rates::{PerSecond, Rates};
+pub use slowlog::{SlowEntry, SlowLog};
+
+use crate::clock::Now;
+
+/// The live figures of a shard.
+#[derive(Debug, Default)]
+pub struct Stats {
+    /// What only grows.
+    pub counters: Counters,
+    /// Commands and their durations.
+    pub commands: CommandStats,
+    rates: Rates,
+}
+
+impl Stats {
+    /// Nothing counted yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Keeps the rates up to date; to be called once per input, costs a comparison as a rule.
+    pub fn observe(&mut self, now: Now) {
+        self.rates.observe(now.mono_us, self.totals());
+    }
+
+    /// A copy for INFO.
+    pub fn snapshot(&mut self, now: Now, gauges: Gauges) -> ShardStats {
+        self.observe(now);
+        ShardStats {
+            counters: self.counters.clone(),
+            gauges,
+            rates: self.rates.mean(),
+            commands: self.commands.totals(),
+        }
+    }
+
+    /// CONFIG RESETSTAT.
+    pub fn reset(&mut self) {
+        *self = Self::default();
+    }
+
+    fn totals(&self) -> PerSecond {
+        PerSecond {
+            commands: self.counters.total_commands_processed,
+            input_bytes: self.counters.total_net_input_bytes,
+            output_bytes: self.counters.total_net_output_bytes,
+        }
+    }
+}
+
+macro_rules! counters {
+    ($($name:ident: $meaning:literal,)*) => {
+        /// What a shard counts; the names are those of INFO.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $(#[doc = $meaning] pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// Adds the counts of another shard.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$name = self.$name.wrapping_add(other.$name);)*
+            }
+
+            /// Name and value of each, in order.
+            pub fn pairs(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
+        }
+    };
+}
+
+counters! {
+    total_connections_received: "Connections that became sessions.",
+    total_commands_processed: "Commands that ran.",
+    total_net_input_bytes: "Bytes received from clients.",
+    total_net_output_bytes: "Bytes sent to clients.",
+    rejected_connections: "Connections refused for `maxclients`.",
+    command_errors: "Commands answered with an error.",
+    jobs_added: "Jobs accepted by ADDJOB.",
+    jobs_delivered: "Jobs handed out by GETJOB.",
+    jobs_acknowledged: "Jobs acknowledged by ACKJOB or FASTACK.",
+    jobs_requeued: "Jobs queued again because their lease ended.",
+    jobs_nacked: "Jobs queued again by NACK.",
+    jobs_enqueued: "Jobs queued by ENQUEUE.",
+    jobs_dequeued: "Jobs taken out of their queue by DEQUEUE.",
+    jobs_postponed: "Leases made longer by WORKING.",
+    jobs_returned: "Jobs handed out that never reached the client.",
+    jobs_deleted: "Jobs deleted by DELJOB or DEBUG FLUSHALL.",
+    jobs_expired: "Jobs whose time to live ended.",
+    jobs_evicted: "Jobs evicted to free memory.",
+    addjob_refused_memory: "ADDJOB, ENQUEUE and NACK refused with OOM.",
+    clients_timed_out: "Clients closed because they were idle.",
+    clients_over_output_limit: "Clients closed because they did not read their replies.",
+    clients_killed: "Clients ended by CLIENT KILL.",
+    requests_to_other_shards: "Requests sent over the mesh.",
+    monitor_lines_dropped: "Lines that MONITOR left out because they were too many.",
+}
+
+impl Counters {
+    /// The first so many stand in the section Stats of the original.
+    pub const ORIGINAL: usize = 5;
+}
+
+/// How a shard stands at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gauges {
+    /// Sessions.
+    pub sessions: u64,
+    /// Sessions that wait in a blocking command.
+    pub blocked: u64,
+    /// Most output that waits for a client, bytes.
+    pub longest_output_bytes: u64,
+    /// Most input that waits in a session, bytes.
+    pub biggest_input_bytes: u64,
+    /// Jobs, whatever their state.
+    pub jobs: u64,
+    /// Jobs in a queue.
+    pub jobs_queued: u64,
+    /// Queues, empty ones included.
+    pub queues: u64,
+    /// Bytes that count against `maxmemory`.
+    pub used_memory_bytes: u64,
+    /// The most there ever were.
+    pub peak_memory_bytes: u64,
+}
+
+impl Gauges {
+    /// Adds another shard's: sums, and the largest of what is a largest.
+    pub fn add(&mut self, other: &Self) {
+        self.sessions += other.sessions;
+        self.blocked += other.blocked;
+        self.longest_output_bytes = self.longest_output_bytes.max(other.longest_output_bytes);
+        self.biggest_input_bytes = self.biggest_input_bytes.max(other.biggest_input_bytes);
+        self.jobs += other.jobs;
+        self.jobs_queued += other.jobs_queued;
+        self.queues += other.queues;
+        self.used_memory_bytes += other.used_memory_bytes;
+        self.peak_memory_bytes += other.peak_memory_bytes;
+    }
+}
+
+/// A shard's part of INFO; the node's, when added up.
+#[derive(Clone, Debug, Default)]
+pub struct ShardStats {
+    /// Counters.
+    pub counters: Counters,
+    /// Gauges.
+    pub gauges: Gauges,
+    /// What happens at present, per second.
+    pub rates: PerSecond,
+    /// Calls and time of each command, by its number.
+    pub commands: Vec<CommandTotal>,
+}
+
+impl ShardStats {
+    /// Adds another shard's.
+    pub fn add(&mut self, other: &Self) {
+        self.counters.add(&other.counters);
+        self.gauges.add(&other.gauges);
+        self.rates.add(&other.rates);
+        commands::add_totals(&mut self.commands, &other.commands);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_add_up() {
+        let now = |mono_us| Now { mono_us, wall_us: 0 };
+        let mut stats = Stats::new();
+        stats.observe(now(0));
+        stats.counters.jobs_added = 3;
+        stats.counters.total_commands_processed = 160;
+        stats.commands.count(CommandNo(1));
+        stats.commands.settle(10);
+        let gauges = Gauges {
+            jobs: 3,
+            longest_output_bytes: 7,
+            ..Gauges::default()
+        };
+        let mut node = stats.snapshot(now(1_600_000), gauges);
+        let other = ShardStats {
+            gauges: Gauges {
+                jobs: 1,
+                longest_output_bytes: 5,
+                ..Gauges::default()
+            },
+            counters: Counters {
+                jobs_added: 2,
+                ..Counters::default()
+            },
+            ..ShardStats::default()
+        };
+        node.add(&other);
+        assert_eq!(node.counters.jobs_added, 5);
+        assert_eq!(node.gauges.jobs, 4);
+        assert_eq!(node.gauges.longest_output_bytes, 7);
+        assert_eq!(node.rates.commands, 100);
+        assert_eq!(node.commands[1].calls, 1);
+        stats.reset();
+        assert_eq!(stats.counters, Counters::default());
+        assert!(stats.commands.totals().iter().all(|total| total.calls == 0));
+    }
+
+    #[test]
+    fn counters_are_named_as_info_names_them() {
+        let pairs = Counters {
+            rejected_connections: 9,
+            ..Counters::default()
+        }
+        .pairs();
+        assert_eq!(pairs[Counters::ORIGINAL - 1], ("rejected_connections", 9));
+        assert_eq!(pairs[0].0, "total_connections_received");
+    }
+}
