@@ -7,7 +7,10 @@
 mod commands;
 mod latency;
 mod rates;
+mod recent;
 mod slowlog;
+
+use bytes::Bytes;
 
 pub use commands::{CommandNo, CommandStats, CommandTotal};
 pub use latency::{LatencyEvent, LatencyMonitor, MAX_SAMPLES, merge_events};
@@ -15,21 +18,94 @@ pub use rates::{PerSecond, Rates};
 pub use slowlog::{SlowEntry, SlowLog};
 
 use crate::clock::Now;
+use crate::commands::Flags;
+use crate::commands::redact;
+use crate::commands::table::COMMANDS;
+use crate::settings::Settings;
+use crate::slot::ShardNo;
+use crate::wire::{Args, Blob};
+use recent::Recent;
 
 /// The live figures of a shard.
-#[derive(Debug, Default)]
-pub struct Stats {
+///
+/// The order of calls for a command: [`command_started`](Self::command_started) when it starts; if it ends within the input that
+/// brought it, [`settle`](Self::settle) at the end of that input gives it its share of the time; if it waits for something,
+/// [`command_waits`](Self::command_waits) at once, and [`command_ended_late`](Self::command_ended_late) when it ended.
+#[derive(Debug)]
+pub struct Statistics {
     /// What only grows.
     pub counters: Counters,
     /// Commands and their durations.
     pub commands: CommandStats,
+    /// Slow commands.
+    pub slowlog: SlowLog,
+    /// Slow events.
+    pub latency: LatencyMonitor,
+    /// Requests of the present input, for the slow log.
+    recent: Recent,
     rates: Rates,
 }
 
-impl Stats {
-    /// Nothing counted yet.
-    pub fn new() -> Self {
-        Self::default()
+impl Statistics {
+    /// Nothing counted yet, on this shard of so many.
+    pub fn new(shard: ShardNo, shards: u16) -> Self {
+        Self {
+            counters: Counters::default(),
+            commands: CommandStats::default(),
+            slowlog: SlowLog::new(shard, shards),
+            latency: LatencyMonitor::new(),
+            recent: Recent::default(),
+            rates: Rates::default(),
+        }
+    }
+
+    /// A command starts, by its place in the table.
+    pub fn command_started(&mut self, command: u8, args: Args<'_>) {
+        self.counters.total_commands_processed += 1;
+        self.commands.count(CommandNo(command));
+        self.recent.keep(command, args);
+    }
+
+    /// The command that started last waits for another shard, for the server, or for time.
+    pub fn command_waits(&mut self, command: u8) {
+        self.commands.uncount(CommandNo(command));
+        self.recent.forget_last();
+    }
+
+    /// An input is handled, and that took so long.
+    pub fn settle(&mut self, settings: &Settings, now: Now, elapsed_us: u64) {
+        let took_us = self.commands.settle(elapsed_us);
+        if SlowLog::wants(settings, took_us) {
+            for args in self.recent.requests() {
+                self.slowlog.enter(settings, now.wall_s(), took_us, args);
+            }
+        }
+        if let Some(command) = self.recent.first_command() {
+            self.latency.note(settings, event_of(command), now.wall_s(), took_us);
+        }
+        self.recent.clear();
+    }
+
+    /// A command that waited has ended; `took_us` without the time that it was asked to wait. `args` as far as they are
+    /// still known; the name alone will do.
+    pub fn command_ended_late(
+        &mut self,
+        settings: &Settings,
+        now: Now,
+        command: u8,
+        args: &[Bytes],
+        took_us: u64,
+    ) {
+        self.commands.record(CommandNo(command), took_us);
+        self.latency.note(settings, event_of(command), now.wall_s(), took_us);
+        if SlowLog::wants(settings, took_us) {
+            let name = COMMANDS[usize::from(command)].name;
+            let get = |at: usize| args.get(at).map(|arg| &arg[..]);
+            let shown = slowlog::pieces(args.len().max(1), |at| {
+                if args.is_empty() { name.as_bytes() } else { redact::visible(name, get, at) }
+            });
+            self.slowlog.enter(settings, now.wall_s(), took_us, shown.map(Blob::from).collect());
+        }
     }
 
     /// Keeps the rates up to date; to be called once per input, costs a comparison as a rule.
@@ -48,9 +124,12 @@ impl Stats {
         }
     }
 
-    /// CONFIG RESETSTAT.
+    /// CONFIG RESETSTAT: counters and command statistics; SLOWLOG and LATENCY have their own.
     pub fn reset(&mut self) {
-        *self = Self::default();
+        self.counters = Counters::default();
+        self.commands = CommandStats::default();
+        self.recent.clear();
+        self.rates = Rates::default();
     }
 
     fn totals(&self) -> PerSecond {
@@ -60,6 +139,11 @@ impl Stats {
             output_bytes: self.counters.total_net_output_bytes,
         }
     }
+}
+
+/// The latency event of a command.
+fn event_of(command: u8) -> &'static str {
+    if COMMANDS[usize::from(command)].flags.has(Flags::FAST) { "fast-command" } else { "command" }
 }
 
 macro_rules! counters {
@@ -180,32 +264,24 @@ impl ShardStats {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::table;
+    use crate::commands::testing::with_args;
+
+    fn now(mono_us: u64) -> Now {
+        Now { mono_us, wall_us: 1_700_000_000_000_000 }
+    }
 
     #[test]
     fn parts_add_up() {
-        let now = |mono_us| Now { mono_us, wall_us: 0 };
-        let mut stats = Stats::new();
+        let mut stats = Statistics::new(0, 2);
         stats.observe(now(0));
         stats.counters.jobs_added = 3;
         stats.counters.total_commands_processed = 160;
-        stats.commands.count(CommandNo(1));
-        stats.commands.settle(10);
-        let gauges = Gauges {
-            jobs: 3,
-            longest_output_bytes: 7,
-            ..Gauges::default()
-        };
+        let gauges = Gauges { jobs: 3, longest_output_bytes: 7, ..Gauges::default() };
         let mut node = stats.snapshot(now(1_600_000), gauges);
         let other = ShardStats {
-            gauges: Gauges {
-                jobs: 1,
-                longest_output_bytes: 5,
-                ..Gauges::default()
-            },
-            counters: Counters {
-                jobs_added: 2,
-                ..Counters::default()
-            },
+            gauges: Gauges { jobs: 1, longest_output_bytes: 5, ..Gauges::default() },
+            counters: Counters { jobs_added: 2, ..Counters::default() },
             ..ShardStats::default()
         };
         node.add(&other);
@@ -213,20 +289,42 @@ mod tests {
         assert_eq!(node.gauges.jobs, 4);
         assert_eq!(node.gauges.longest_output_bytes, 7);
         assert_eq!(node.rates.commands, 100);
-        assert_eq!(node.commands[1].calls, 1);
         stats.reset();
         assert_eq!(stats.counters, Counters::default());
-        assert!(stats.commands.totals().iter().all(|total| total.calls == 0));
     }
 
     #[test]
     fn counters_are_named_as_info_names_them() {
-        let pairs = Counters {
-            rejected_connections: 9,
-            ..Counters::default()
-        }
-        .pairs();
+        let pairs = Counters { rejected_connections: 9, ..Counters::default() }.pairs();
         assert_eq!(pairs[Counters::ORIGINAL - 1], ("rejected_connections", 9));
         assert_eq!(pairs[0].0, "total_connections_received");
+    }
+
+    #[test]
+    fn slow_commands_of_an_input_are_entered_without_secrets() {
+        let settings = Settings { latency_threshold_ms: 1, ..Settings::default() };
+        let mut stats = Statistics::new(0, 1);
+        let start = |stats: &mut Statistics, request: &[&str]| {
+            let command = table::find(request[0].as_bytes()).expect("a command");
+            with_args(request, |args| stats.command_started(command, args));
+            command
+        };
+        start(&mut stats, &["AUTH", "secret"]);
+        start(&mut stats, &["PING"]);
+        let waits = start(&mut stats, &["INFO"]);
+        stats.command_waits(waits);
+        stats.settle(&settings, now(0), 40_000);
+        let entries = stats.slowlog.newest(9);
+        assert_eq!(entries.len(), 2);
+        assert_eq!(*entries[0].args, ["PING".into()]);
+        assert_eq!(*entries[1].args, ["AUTH".into(), "(redacted)".into()]);
+        assert_eq!(entries[0].took_us, 20_000);
+        assert_eq!(stats.latency.events()[0].latest(), (1_700_000_000, 20));
+        stats.settle(&settings, now(0), 40_000);
+        assert_eq!(stats.slowlog.len(), 2, "an input is settled once");
+        let args = [Bytes::from("INFO"), Bytes::from("all")];
+        stats.command_ended_late(&settings, now(0), waits, &args, 12_000);
+        assert_eq!(*stats.slowlog.newest(1)[0].args, ["INFO".into(), "all".into()]);
+        assert_eq!(stats.commands.totals()[usize::from(waits)].calls, 1);
     }
 }

@@ -70,6 +70,15 @@ impl CommandStats {
         }
     }
 
+    /// The command that started last does not end within the present input after all.
+    pub fn uncount(&mut self, command: CommandNo) {
+        let one = self.one(command);
+        one.unsettled = one.unsettled.checked_sub(1).expect("the command was counted");
+        if one.unsettled == 0 {
+            self.touched.retain(|&number| number != command.0);
+        }
+    }
+
     /// How many commands the present input had so far.
     pub fn unsettled(&self) -> u64 {
         self.touched
@@ -173,6 +182,8 @@ mod tests {
         assert_eq!(stats.settle(1_000_000), 0, "no command, no time");
         (0..3).for_each(|_| stats.count(ADD));
         stats.count(ACK);
+        stats.count(ACK);
+        stats.uncount(ACK);
         assert_eq!(stats.unsettled(), 4);
         assert_eq!(stats.settle(10), 2);
         assert_eq!(

@@ -4,6 +4,7 @@
 //! the shard. Arguments are cut as in the original (reference, 1.12), so that a large body is not kept here.
 
 use std::collections::VecDeque;
+use std::io::Write;
 
 use crate::settings::Settings;
 use crate::slot::ShardNo;
@@ -50,20 +51,9 @@ impl SlowLog {
         u64::try_from(settings.slowlog_slower_than_us).is_ok_and(|threshold_us| took_us > threshold_us)
     }
 
-    /// Enters a command. `args` are to be without secrets (`commands::redact`).
-    pub fn enter<'a>(
-        &mut self,
-        settings: &Settings,
-        at_s: u64,
-        took_us: u64,
-        args: impl ExactSizeIterator<Item = &'a [u8]>,
-    ) {
-        let entry = SlowEntry {
-            id: self.next_id,
-            at_s,
-            took_us,
-            args: cut(args),
-        };
+    /// Enters a command. `args` are to be without secrets (`commands::redact`), and cut ([`pieces`]).
+    pub fn enter(&mut self, settings: &Settings, at_s: u64, took_us: u64, args: Vec<Blob>) {
+        let entry = SlowEntry { id: self.next_id, at_s, took_us, args };
         self.next_id += u64::from(self.shards);
         self.entries.push_front(entry);
         self.entries.truncate(settings.slowlog_max_len as usize);
@@ -90,30 +80,51 @@ impl SlowLog {
     }
 }
 
-fn cut<'a>(args: impl ExactSizeIterator<Item = &'a [u8]>) -> Vec<Blob> {
-    let total = args.len();
-    let kept = if total > MAX_ARGUMENTS {
-        MAX_ARGUMENTS - 1
-    } else {
-        total
-    };
-    let mut blobs: Vec<Blob> = args.take(kept).map(cut_argument).collect();
-    if kept < total {
-        blobs.push(Blob::from(
-            format!("... ({} more arguments)", total - kept).as_str(),
-        ));
-    }
-    blobs
+/// What an entry shows of a request of `total` arguments, one after the other.
+pub(super) fn pieces<'a>(
+    total: usize,
+    argument: impl Fn(usize) -> &'a [u8],
+) -> impl Iterator<Item = Piece<'a>> {
+    let kept = if total > MAX_ARGUMENTS { MAX_ARGUMENTS - 1 } else { total };
+    let more = (kept < total).then_some(Piece::MoreArguments(total - kept));
+    (0..kept)
+        .map(move |at| match argument(at).split_at_checked(MAX_ARGUMENT_BYTES) {
+            Some((head, tail)) if !tail.is_empty() => Piece::Cut(head, tail.len()),
+            _ => Piece::Whole(argument(at)),
+        })
+        .chain(more)
 }
 
-fn cut_argument(arg: &[u8]) -> Blob {
-    let Some((head, tail)) = arg
-        .split_at_checked(MAX_ARGUMENT_BYTES)
-        .filter(|(_, tail)| !tail.is_empty())
-    else {
-        return Blob::copy_from(arg);
-    };
-    Blob::copy_from(&[head, format!("... ({} more bytes)", tail.len()).as_bytes()].concat())
+/// An argument as an entry shows it.
+pub(super) enum Piece<'a> {
+    /// All of it.
+    Whole(&'a [u8]),
+    /// Its front, and how many bytes are left out.
+    Cut(&'a [u8], usize),
+    /// In place of so many arguments.
+    MoreArguments(usize),
+}
+
+impl Piece<'_> {
+    /// Appends it.
+    pub fn write(&self, text: &mut Vec<u8>) {
+        let written = match self {
+            Self::Whole(whole) => text.write_all(whole),
+            Self::Cut(head, more) => {
+                text.write_all(head).and_then(|()| write!(text, "... ({more} more bytes)"))
+            }
+            Self::MoreArguments(more) => write!(text, "... ({more} more arguments)"),
+        };
+        written.expect("memory takes what is written");
+    }
+}
+
+impl From<Piece<'_>> for Blob {
+    fn from(piece: Piece<'_>) -> Self {
+        let mut text = Vec::new();
+        piece.write(&mut text);
+        Self::copy_from(&text)
+    }
 }
 
 #[cfg(test)]
@@ -121,7 +132,8 @@ mod tests {
     use super::*;
 
     fn enter(log: &mut SlowLog, settings: &Settings, args: &[&[u8]]) {
-        log.enter(settings, 1_700_000_000, 12_345, args.iter().copied());
+        let args = pieces(args.len(), |at| args[at]).map(Blob::from).collect();
+        log.enter(settings, 1_700_000_000, 12_345, args);
     }
 
     #[test]
