@@ -44,6 +44,11 @@ pub enum Input<'a> {
         /// How many bytes.
         bytes: usize,
     },
+    /// The client sends no more, and may still read: what it sent is served, except that nothing blocks for it.
+    HalfClosed {
+        /// Whose.
+        session: SessionId,
+    },
     /// The client closed its connection, or it failed. The session is gone after this.
     Disconnected {
         /// Whose.
@@ -106,12 +111,10 @@ pub enum Effect {
         /// Whose.
         session: SessionId,
     },
-    /// Close the connection once its output is written (`flush`) or at once. The session is gone.
+    /// Close the connection. The session is gone; output that was taken and not sent may be dropped.
     Close {
         /// Whose.
         session: SessionId,
-        /// Output that is still to be written.
-        flush: Vec<bytes::Bytes>,
     },
     /// Stop or resume reading the socket.
     Reading {

@@ -28,6 +28,10 @@ pub const SESSION_PENDING: usize = 1024;
 
 /// Requests from one shard to another that may be unanswered at once: bounds the mesh and the replies it reserves.
 pub const MESH_CREDITS: u32 = 1024;
+/// Bytes of MONITOR's lines that a shard passes on in a turn; what is more is counted and left out.
+pub const FEED_BYTES: usize = 1 << 20;
+/// How long clients may take to read their last replies when the node stops.
+pub const STOP_GRACE_MS: u64 = 3_000;
 /// Node-wide changes that may be under way at once.
 pub const CHANGES_IN_FLIGHT: usize = 1024;
 

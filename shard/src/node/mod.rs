@@ -4,6 +4,13 @@
 //! one order, waits for all of them, adds their counts and only then answers. Shard 0 also takes in new connections
 //! (`maxclients`, the least busy shard) and lends the memory budget in chunks.
 
+mod borrower;
+mod coordinator;
+mod lender;
+
+pub(crate) use borrower::Borrower;
+pub(crate) use coordinator::Coordinator;
+
 use crate::commands::ClientFilter;
 use crate::error::CommandError;
 use crate::message::Ticket;
@@ -49,11 +56,13 @@ pub enum Change {
 pub enum NodeMessage {
     /// To shard 0: please change. Answered by `Changed`.
     Ask {
-        /// Who waits for it.
-        ticket: Ticket,
+        /// Who waits for it, if anyone.
+        ticket: Option<Ticket>,
         /// The change.
         change: Change,
     },
+    /// To shard 0: a signal asks the node to stop.
+    Stop,
     /// From shard 0 to each: do it.
     Apply {
         /// Number of the change.
@@ -84,13 +93,13 @@ pub enum NodeMessage {
     WantMemory {
         /// How many.
         bytes: u64,
+        /// Whether an ADDJOB waits for them: worth asking the other shards.
+        urgent: bool,
     },
-    /// From shard 0: so many are lent (0: there are none left), and the memory level of the node.
+    /// From shard 0: so many are lent; less than asked for when no more are left.
     LendMemory {
         /// How many.
         bytes: u64,
-        /// Memory level, 0 to 2.
-        level: u8,
     },
     /// From shard 0: give back what is not used, another shard needs it.
     RecallMemory,
@@ -103,6 +112,8 @@ pub enum NodeMessage {
     },
     /// From shard 0: the memory level of the node has changed.
     MemoryLevel(u8),
+    /// From shard 0: every shard has closed its sessions, end.
+    Exit,
     /// Lines of MONITOR for the monitors of the receiving shard.
     Feed {
         /// The lines, without line ends.

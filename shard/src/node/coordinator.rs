@@ -1,0 +1,136 @@
+//! Shard 0's part: changes of the node in one order, new connections, the memory budget.
+
+use std::collections::BTreeMap;
+
+use crate::error::CommandError;
+use crate::limits;
+use crate::message::Ticket;
+use crate::node::lender::Lender;
+use crate::node::{Change, NodeMessage};
+use crate::slot::ShardNo;
+
+/// What shard 0 keeps for the node.
+#[derive(Debug)]
+pub(crate) struct Coordinator {
+    shards: u16,
+    changes: BTreeMap<u64, UnderWay>,
+    next_change: u64,
+    next_client: u64,
+    sessions: Vec<u32>,
+    lender: Lender,
+    stopping: bool,
+    /// Connections turned away at `maxclients`.
+    pub rejected_connections: u64,
+}
+
+/// A change that not every shard has made.
+#[derive(Debug)]
+struct UnderWay {
+    /// Who waits; nobody when a signal asked.
+    ticket: Option<Ticket>,
+    shards_left: u16,
+    sum: i64,
+    shutdown: bool,
+}
+
+impl Coordinator {
+    pub fn new(shards: u16, maxmemory: u64) -> Self {
+        Self {
+            shards,
+            changes: BTreeMap::new(),
+            next_change: 0,
+            next_client: 1,
+            sessions: vec![0; usize::from(shards)],
+            lender: Lender::new(shards, maxmemory),
+            stopping: false,
+            rejected_connections: 0,
+        }
+    }
+
+    /// A connection came in: its client number and its shard, the one with the fewest sessions.
+    pub fn accept(&mut self, maxclients: u64) -> Option<(u64, ShardNo)> {
+        let total: u64 = self.sessions.iter().map(|&sessions| u64::from(sessions)).sum();
+        if total >= maxclients || self.stopping {
+            self.rejected_connections += 1;
+            return None;
+        }
+        let shard = (0..self.sessions.len()).min_by_key(|&shard| self.sessions[shard]).expect("a node has shards");
+        self.sessions[shard] += 1;
+        let client = self.next_client;
+        self.next_client += 1;
+        Some((client, shard as ShardNo))
+    }
+
+    /// A change was asked for: goes to every shard.
+    pub fn ask(&mut self, ticket: Option<Ticket>, change: Change, send: &mut impl FnMut(ShardNo, NodeMessage)) {
+        if self.changes.len() >= limits::CHANGES_IN_FLIGHT {
+            let error = CommandError::other("too many changes of the node are under way, try again");
+            self.answer(ticket, Err(error), send);
+            return;
+        }
+        let shutdown = matches!(change, Change::Shutdown);
+        if shutdown && std::mem::replace(&mut self.stopping, true) {
+            return;
+        }
+        let number = self.next_change;
+        self.next_change += 1;
+        self.changes.insert(number, UnderWay { ticket, shards_left: self.shards, sum: 0, shutdown });
+        for shard in 0..self.shards {
+            send(shard, NodeMessage::Apply { number, change: change.clone() });
+        }
+    }
+
+    /// A shard has made a change.
+    pub fn applied(&mut self, number: u64, count: i64, send: &mut impl FnMut(ShardNo, NodeMessage)) {
+        let change = self.changes.get_mut(&number).expect("a change is applied once per shard");
+        change.sum += count;
+        change.shards_left -= 1;
+        if change.shards_left > 0 {
+            return;
+        }
+        let change = self.changes.remove(&number).expect("it was there");
+        if change.shutdown {
+            (0..self.shards).for_each(|shard| send(shard, NodeMessage::Exit));
+        } else {
+            self.answer(change.ticket, Ok(change.sum), send);
+        }
+    }
+
+    /// Sessions of a shard have ended.
+    pub fn ended(&mut self, from: ShardNo, sessions: u32) {
+        let count = &mut self.sessions[usize::from(from)];
+        *count = count.checked_sub(sessions).expect("a session ends once");
+    }
+
+    /// A shard wants memory.
+    pub fn want_memory(&mut self, from: ShardNo, bytes: u64, urgent: bool, send: &mut impl FnMut(ShardNo, NodeMessage)) {
+        self.lender.want(from, bytes, urgent, send);
+    }
+
+    /// The memory budget of the node was set anew.
+    pub fn set_maxmemory(&mut self, bytes: u64, send: &mut impl FnMut(ShardNo, NodeMessage)) {
+        self.lender.set_total(bytes, send);
+    }
+
+    /// A shard gave memory back.
+    pub fn memory_returned(
+        &mut self,
+        from: ShardNo,
+        bytes: u64,
+        recalled: bool,
+        send: &mut impl FnMut(ShardNo, NodeMessage),
+    ) {
+        self.lender.returned(from, bytes, recalled, send);
+    }
+
+    fn answer(
+        &self,
+        ticket: Option<Ticket>,
+        result: Result<i64, CommandError>,
+        send: &mut impl FnMut(ShardNo, NodeMessage),
+    ) {
+        if let Some(ticket) = ticket {
+            send(ticket.shard, NodeMessage::Changed { ticket, result });
+        }
+    }
+}

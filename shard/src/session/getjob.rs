@@ -1,0 +1,312 @@
+//! The session's side of a GETJOB that cannot be answered in one step: it blocks, asks several home shards, or wants
+//! more than a step hands out.
+//!
+//! It goes in rounds. A round asks each home shard of the queues once (`message.rs` has the grammar of that talk). With one home
+//! shard a round's jobs are handed out by the answer itself; with several they are offered, claimed in the order of the
+//! pass, and the rest given back. A round that brought all it asked for is followed by another, without patience, until COUNT
+//! is reached or a round brings less.
+//!
+//! | a shard in a round | means |
+//! | --- | --- |
+//! | Asked | has not answered |
+//! | Nothing | has none, and keeps no waiter |
+//! | Waiting | keeps the session as a waiter |
+//! | Offered | keeps it as a waiter with jobs reserved |
+//! | Claiming | was sent a claim and has not answered it |
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+
+use crate::commands::GetJob;
+use crate::id::JobId;
+use crate::limits;
+use crate::message::{Answer, Delivered, Manner, Offered, Patience, Take};
+use crate::slot::{ShardNo, Slot};
+use crate::wire::Blob;
+
+/// A GETJOB under way.
+pub(super) struct GetJobProgress {
+    ask: GetJob,
+    shards: Vec<Asked>,
+    /// Jobs handed out so far, in the order of the passes.
+    jobs: Vec<Delivered>,
+    bytes: usize,
+    /// What was claimed in this round, in the order of the pass.
+    claimed: Vec<(ShardNo, JobId)>,
+    /// Jobs of this round before they are put in order.
+    arrived: Vec<(ShardNo, VecDeque<Delivered>)>,
+    /// How many jobs this round asked each shard for.
+    round_count: u32,
+    round_jobs: usize,
+    /// TIMEOUT is over: take what is on its way and wait for nothing.
+    expired: bool,
+}
+
+/// A home shard in the present round.
+struct Asked {
+    shard: ShardNo,
+    queues: SmallVec<[(u32, Blob); 1]>,
+    state: State,
+    /// Jobs reserved here and not claimed, in the shard's order.
+    offers: VecDeque<Offered>,
+    was_full: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Asked,
+    Nothing,
+    Waiting,
+    Offered,
+    Claiming,
+}
+
+/// What the session is to do now.
+pub(super) enum Step {
+    /// Wait for messages.
+    Wait,
+    /// Send these claims.
+    Claim(Vec<(ShardNo, Vec<JobId>)>),
+    /// Send these cancels, then ask for the next round.
+    NextRound(Vec<ShardNo>),
+    /// Send these cancels, then reply with the jobs (null when there are none).
+    Reply(Vec<ShardNo>),
+    /// Send these cancels; the answer decides.
+    Cancel(Vec<ShardNo>),
+}
+
+impl GetJobProgress {
+    pub fn new(ask: GetJob, shards: u16) -> Self {
+        let mut asked: Vec<Asked> = Vec::new();
+        for (place, queue) in ask.queues.iter().enumerate() {
+            let shard = Slot::of_queue(queue).home(shards);
+            let entry = (place as u32, queue.clone());
+            match asked.iter_mut().find(|asked| asked.shard == shard) {
+                Some(asked) => asked.queues.push(entry),
+                None => asked.push(Asked {
+                    shard,
+                    queues: SmallVec::from_iter([entry]),
+                    state: State::Nothing,
+                    offers: VecDeque::new(),
+                    was_full: false,
+                }),
+            }
+        }
+        Self {
+            ask,
+            shards: asked,
+            jobs: Vec::new(),
+            bytes: 0,
+            claimed: Vec::new(),
+            arrived: Vec::new(),
+            round_count: 0,
+            round_jobs: 0,
+            expired: false,
+        }
+    }
+
+    /// Whether any shard keeps it as a waiter and none owes an answer.
+    pub fn is_waiting(&self) -> bool {
+        self.shards.iter().any(|asked| asked.state == State::Waiting)
+    }
+
+    /// TIMEOUT in milliseconds, when it blocks and ends.
+    pub fn timeout_ms(&self) -> Option<u64> {
+        (!self.ask.nohang && self.ask.timeout_ms > 0).then_some(self.ask.timeout_ms)
+    }
+
+    pub fn with_counters(&self) -> bool {
+        self.ask.with_counters
+    }
+
+    /// The jobs, for the reply.
+    pub fn into_jobs(self) -> Vec<Delivered> {
+        self.jobs
+    }
+
+    /// The jobs that were handed out, when the session dies before its reply.
+    pub fn handed_out(&self) -> impl Iterator<Item = &Delivered> {
+        self.jobs.iter().chain(self.arrived.iter().flat_map(|(_, jobs)| jobs))
+    }
+
+    fn manner(&self) -> Manner {
+        if self.shards.len() == 1 { Manner::Deliver } else { Manner::Offer }
+    }
+
+    fn wanted(&self) -> u32 {
+        self.ask.count.saturating_sub(self.jobs.len() as u32)
+    }
+
+    /// The requests of a new round.
+    pub fn begin_round(&mut self) -> VecDeque<(ShardNo, Take)> {
+        let manner = self.manner();
+        let step = if manner == Manner::Deliver { limits::TAKE_STEP } else { limits::OFFER_STEP };
+        let patience = match (self.jobs.is_empty() && !self.expired, self.ask.nohang) {
+            (false, _) => Patience::None,
+            (true, true) => Patience::Reserved,
+            (true, false) => Patience::Jobs,
+        };
+        self.round_count = self.wanted().min(step);
+        self.round_jobs = 0;
+        let count = self.round_count;
+        self.shards
+            .iter_mut()
+            .map(|asked| {
+                asked.state = State::Asked;
+                asked.offers.clear();
+                asked.was_full = false;
+                (asked.shard, Take { queues: asked.queues.clone(), count, manner, patience })
+            })
+            .collect()
+    }
+
+    /// Takes in what a shard said and says what to do.
+    pub fn absorb(&mut self, from: ShardNo, answer: Answer) -> Step {
+        let count = self.round_count as usize;
+        let Some(asked) = self.shards.iter_mut().find(|asked| asked.shard == from) else {
+            unreachable!("an answer of a shard that was not asked")
+        };
+        match answer {
+            Answer::Waiting => asked.state = State::Waiting,
+            Answer::Nothing => asked.state = State::Nothing,
+            Answer::Offers(offers) => {
+                asked.was_full |= offers.len() >= count;
+                asked.offers.extend(offers);
+                if asked.state != State::Claiming {
+                    asked.state = State::Offered;
+                }
+            }
+            Answer::Jobs(jobs) if asked.state == State::Claiming => {
+                let refused_whole = jobs.is_empty();
+                asked.state = match (asked.offers.is_empty(), refused_whole) {
+                    (false, _) => State::Offered,
+                    (true, true) if !self.jobs.is_empty() => State::Nothing,
+                    (true, _) => State::Waiting,
+                };
+                self.arrived.push((from, jobs.into()));
+            }
+            Answer::Jobs(jobs) => {
+                asked.state = State::Nothing;
+                self.round_jobs += jobs.len();
+                self.take(jobs);
+            }
+            other => unreachable!("no answer to a Take: {other:?}"),
+        }
+        self.decide()
+    }
+
+    /// TIMEOUT is over.
+    pub fn expire(&mut self) -> Step {
+        self.expired = true;
+        self.decide()
+    }
+
+    /// The session is gone: the shards that may keep a waiter or offers for it.
+    pub fn kept(&self) -> Vec<ShardNo> {
+        self.shards.iter().filter(|asked| asked.state != State::Nothing).map(|asked| asked.shard).collect()
+    }
+
+    fn take(&mut self, jobs: Vec<Delivered>) {
+        self.bytes += jobs.iter().map(super::progress::delivered_bytes).sum::<usize>();
+        if self.jobs.is_empty() {
+            self.jobs = jobs;
+        } else {
+            self.jobs.extend(jobs);
+        }
+    }
+
+    fn decide(&mut self) -> Step {
+        if self.shards.iter().any(|asked| matches!(asked.state, State::Asked | State::Claiming)) {
+            return Step::Wait;
+        }
+        self.put_in_order();
+        let missing = (self.round_count as usize).saturating_sub(self.round_jobs);
+        let offered = self.shards.iter().any(|asked| !asked.offers.is_empty());
+        if missing > 0 && offered && !(self.expired && self.round_jobs > 0) {
+            return Step::Claim(self.claim(missing));
+        }
+        if self.round_jobs == 0 && self.jobs.is_empty() && self.is_waiting() {
+            if !self.expired {
+                return Step::Wait;
+            }
+            if self.manner() == Manner::Deliver {
+                // Jobs may be on their way: the home shard says which of the two it was.
+                return Step::Cancel(self.kept());
+            }
+        }
+        self.end_round()
+    }
+
+    fn end_round(&mut self) -> Step {
+        let kept = self.kept();
+        let full = match self.manner() {
+            Manner::Deliver => self.round_jobs >= self.round_count as usize,
+            Manner::Offer => self.round_jobs > 0 && self.shards.iter().any(|asked| asked.was_full),
+        };
+        if full && self.wanted() > 0 && self.bytes < limits::REPLY_BYTES {
+            Step::NextRound(kept)
+        } else {
+            Step::Reply(kept)
+        }
+    }
+
+    /// Chooses the next `missing` offers in the order of the pass: the first of each queue in the order of the command, then
+    /// the second of each, and so on.
+    fn claim(&mut self, missing: usize) -> Vec<(ShardNo, Vec<JobId>)> {
+        let mut order: Vec<(usize, u32, ShardNo, JobId)> = Vec::new();
+        for asked in &self.shards {
+            let mut of_place: SmallVec<[(u32, usize); 4]> = SmallVec::new();
+            for offer in &asked.offers {
+                let pass = match of_place.iter_mut().find(|(place, _)| *place == offer.place) {
+                    Some((_, passes)) => {
+                        *passes += 1;
+                        *passes
+                    }
+                    None => {
+                        of_place.push((offer.place, 0));
+                        0
+                    }
+                };
+                order.push((pass, offer.place, asked.shard, offer.id));
+            }
+        }
+        order.sort_unstable_by_key(|&(pass, place, ..)| (pass, place));
+        order.truncate(missing);
+        let mut claims: Vec<(ShardNo, Vec<JobId>)> = Vec::new();
+        for (_, _, shard, id) in order {
+            self.claimed.push((shard, id));
+            match claims.iter_mut().find(|(to, _)| *to == shard) {
+                Some((_, ids)) => ids.push(id),
+                None => claims.push((shard, vec![id])),
+            }
+        }
+        for (shard, ids) in &claims {
+            let asked = self.shards.iter_mut().find(|asked| asked.shard == *shard).expect("it was asked");
+            let first = asked.offers.drain(..ids.len()).map(|offer| offer.id);
+            assert!(first.eq(ids.iter().copied()), "the order of the pass is the shard's own order");
+            asked.state = State::Claiming;
+        }
+        claims
+    }
+
+    /// Puts the claimed jobs that arrived in the order in which they were claimed.
+    fn put_in_order(&mut self) {
+        if self.claimed.is_empty() {
+            return;
+        }
+        let mut arrived = std::mem::take(&mut self.arrived);
+        let mut jobs = Vec::new();
+        for (shard, id) in std::mem::take(&mut self.claimed) {
+            let next = arrived.iter_mut().find(|(from, rest)| {
+                *from == shard && rest.front().is_some_and(|job| job.handed.id == id)
+            });
+            if let Some((_, rest)) = next {
+                jobs.extend(rest.pop_front());
+            }
+        }
+        assert!(arrived.iter().all(|(_, rest)| rest.is_empty()), "jobs arrived that were not claimed");
+        self.round_jobs += jobs.len();
+        self.take(jobs);
+    }
+}

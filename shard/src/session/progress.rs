@@ -1,0 +1,165 @@
+//! A barrier command under way: what it still has to ask, and what it has gathered.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use crate::commands::view::{PageItem, Part, QueuePosition, ScanPosition};
+use crate::commands::{Finish, IdVerb, Peek, Request, Scan};
+use crate::error::CommandError;
+use crate::id::JobId;
+use crate::input::Told;
+use crate::limits;
+use crate::message::Delivered;
+use crate::session::getjob::GetJobProgress;
+use crate::slot::ShardNo;
+
+/// A barrier command under way.
+pub(super) struct Progress {
+    /// Its place in the command table.
+    pub command: u8,
+    /// When it started, on the monotonic clock.
+    pub started_us: u64,
+    /// Number of its present round of requests: answers to others are stale.
+    pub request: u32,
+    /// Whether its reply is not wanted (CLIENT REPLY).
+    pub suppressed: bool,
+    /// Requests of this round that are not sent yet: no credit, or the step was full.
+    pub unsent: VecDeque<(ShardNo, Request)>,
+    /// Requests of this round that are sent and unanswered.
+    pub open: u32,
+    /// What kind it is.
+    pub kind: Kind,
+}
+
+/// What a barrier command gathers.
+pub(super) enum Kind {
+    /// IDs of several home shards, or many.
+    Ids(IdsProgress),
+    /// GETJOB.
+    GetJob(GetJobProgress),
+    /// QPEEK of more than a step.
+    Peek { ask: Peek, jobs: Vec<Delivered>, bytes: usize },
+    /// QSCAN, JSCAN.
+    Scan(ScanProgress),
+    /// All shards and perhaps the server.
+    Gather { parts: Vec<Option<Part>>, told: Waited, args: Vec<Bytes>, finish: fn(&mut Finish<'_>) },
+    /// A change through shard 0.
+    Change { args: Vec<Bytes>, finish: fn(&mut Finish<'_>, i64) },
+    /// DEBUG SLEEP.
+    Sleep,
+}
+
+/// What the server was asked.
+pub(super) enum Waited {
+    /// Nothing.
+    NotAsked,
+    /// It has not said.
+    Asked,
+    /// It said this.
+    Told(Told),
+}
+
+/// IDs by home shard, in steps.
+pub(super) struct IdsProgress {
+    pub verb: IdVerb,
+    pub counted: i64,
+    pub paused: i64,
+    pub error: Option<CommandError>,
+}
+
+impl IdsProgress {
+    pub fn new(verb: IdVerb) -> Self {
+        Self { verb, counted: 0, paused: 0, error: None }
+    }
+
+    /// Requests for the home shards, each of at most `IDS_STEP` IDs and in the order given for each shard.
+    pub fn requests(verb: IdVerb, ids: &[JobId], shards: u16) -> VecDeque<(ShardNo, Request)> {
+        let mut of_shard: Vec<SmallVec<[JobId; 2]>> = vec![SmallVec::new(); usize::from(shards)];
+        let mut requests = VecDeque::new();
+        for id in ids {
+            let shard = id.slot().home(shards);
+            let step = &mut of_shard[usize::from(shard)];
+            step.push(*id);
+            if step.len() == limits::IDS_STEP {
+                requests.push_back((shard, Request::Ids { verb, ids: std::mem::take(step) }));
+            }
+        }
+        for (shard, ids) in of_shard.into_iter().enumerate().filter(|(_, ids)| !ids.is_empty()) {
+            requests.push_back((shard as ShardNo, Request::Ids { verb, ids }));
+        }
+        requests
+    }
+}
+
+/// A scan: pages of the shards merged in scan order, round after round, until COUNT elements are found or all is seen.
+pub(super) struct ScanProgress {
+    pub ask: Scan,
+    pub items: Vec<PageItem>,
+    /// What the shards of this round found.
+    pub found: Vec<(ScanPosition, PageItem)>,
+    /// The first place that a shard of this round has not looked at.
+    pub next: Option<ScanPosition>,
+    pub bytes: usize,
+}
+
+impl ScanProgress {
+    pub fn new(ask: Scan) -> Self {
+        Self { ask, items: Vec::new(), found: Vec::new(), next: None, bytes: 0 }
+    }
+
+    /// Takes in a shard's page.
+    pub fn absorb(&mut self, page: crate::commands::view::Page) {
+        self.found.extend(page.items);
+        self.next = match (self.next, page.next) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+    }
+
+    /// The round is complete: keeps what lies before the first unseen place. `true` when the reply is.
+    pub fn end_round(&mut self) -> bool {
+        let end = self.next;
+        self.found.retain(|(position, _)| end.is_none_or(|end| *position < end));
+        self.found.sort_by_key(|(position, _)| *position);
+        for (_, item) in self.found.drain(..) {
+            self.bytes += item_bytes(&item);
+            self.items.push(item);
+        }
+        let full = !self.ask.busyloop && self.items.len() >= self.ask.count as usize;
+        self.next.is_none() || full || self.bytes >= limits::REPLY_BYTES
+    }
+}
+
+fn item_bytes(item: &PageItem) -> usize {
+    match item {
+        PageItem::Queue(name) => name.len() + 16,
+        PageItem::Id(_) => 48,
+        PageItem::Job(job) => job.body.len() + job.queue.len() + 512,
+    }
+}
+
+/// Bytes that a job takes in a reply, about.
+pub(super) fn delivered_bytes(job: &Delivered) -> usize {
+    job.body.len() + job.queue.len() + 96
+}
+
+/// Where the next step of a QPEEK goes on, when it needs one.
+pub(super) fn peek_rest(ask: &Peek, got: usize, next: Option<QueuePosition>) -> Option<Peek> {
+    let wanted = ask.count.unsigned_abs() as usize;
+    let after = next?;
+    (got < wanted).then(|| Peek { after: Some(after), ..ask.clone() })
+}
+
+impl Progress {
+    /// Whether its end depends on others: a blocked GETJOB.
+    pub fn is_blocked(&self) -> bool {
+        matches!(&self.kind, Kind::GetJob(getjob) if getjob.is_waiting())
+    }
+
+    /// Whether its end may never come once the node stops: SHUTDOWN itself, DEBUG SLEEP.
+    pub fn waits_for_the_node(&self) -> bool {
+        matches!(self.kind, Kind::Change { .. } | Kind::Sleep)
+    }
+}

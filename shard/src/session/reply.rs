@@ -1,0 +1,145 @@
+//! Answers written as replies: the shapes of the reference (1.5 to 1.9), in either protocol.
+
+use crate::commands::view::{JobView, PageItem, QueueView, ScanPosition};
+use crate::message::{Answer, Delivered};
+use crate::session::Session;
+use crate::wire::{Blob, Encoder};
+
+/// Writes the answer of a home shard as the reply to its request.
+///
+/// # Panics
+/// On an answer that is not the end of a request (`Waiting`, `Offers`, parts): our own mistake.
+pub(super) fn write_answer(session: &mut Session, answer: &Answer, with_counters: bool, node: &Blob) {
+    match answer {
+        Answer::Error(error) => session.encoder().error(&error.to_string()),
+        Answer::Ok => session.encoder().simple(b"OK"),
+        Answer::Id(id) => session.encoder().simple(&id.text()),
+        Answer::Count(count) => session.encoder().integer(*count),
+        Answer::Entered { counted, paused } => write_entered(session, *counted, *paused),
+        Answer::Nothing => session.encoder().null_array(),
+        Answer::Jobs(jobs) => write_jobs(session, jobs, with_counters),
+        Answer::Job(None) => session.encoder().null(),
+        Answer::Job(Some(job)) => write_job_view(&mut session.encoder(), job, node),
+        Answer::Queue(None) => session.encoder().null_array(),
+        Answer::Queue(Some(queue)) => write_queue_view(&mut session.encoder(), queue),
+        Answer::Pause(state) => session.encoder().simple(state.word().as_bytes()),
+        Answer::Waiting | Answer::Offers(_) | Answer::Peeked { .. } | Answer::Page(_) | Answer::Part(_) => {
+            unreachable!("not the end of a request: {answer:?}")
+        }
+    }
+}
+
+/// ENQUEUE and NACK: `-PAUSED` only when every ID was skipped for that (`sessions.md`).
+pub(super) fn write_entered(session: &mut Session, counted: i64, paused: i64) {
+    if counted == 0 && paused > 0 {
+        session.encoder().error(&crate::error::CommandError::Paused.to_string());
+    } else {
+        session.encoder().integer(counted);
+    }
+}
+
+/// GETJOB's array, each job noted as handed out at its place in the output.
+pub(super) fn write_jobs(session: &mut Session, jobs: &[Delivered], with_counters: bool) {
+    let mut start = session.output.produced_bytes();
+    session.encoder().array(jobs.len());
+    for job in jobs {
+        write_delivered(&mut session.encoder(), job, with_counters);
+        let end = session.output.produced_bytes();
+        session.deliveries.note(start, end, job.handed);
+        start = end;
+    }
+}
+
+/// QPEEK's array: nothing is handed out.
+pub(super) fn write_peeked(session: &mut Session, jobs: &[Delivered]) {
+    session.encoder().array(jobs.len());
+    for job in jobs {
+        write_delivered(&mut session.encoder(), job, false);
+    }
+}
+
+fn write_delivered(out: &mut Encoder<'_>, job: &Delivered, with_counters: bool) {
+    out.array(if with_counters { 7 } else { 3 });
+    out.blob(&job.queue);
+    out.bulk(&job.handed.id.text());
+    out.blob(&job.body);
+    if with_counters {
+        out.bulk(b"nacks");
+        out.integer(i64::from(job.nacks));
+        out.bulk(b"additional-deliveries");
+        out.integer(i64::from(job.additional_deliveries));
+    }
+}
+
+/// SHOW: 15 pairs in one flat array, in RESP3 too (`clients.md`).
+fn write_job_view(out: &mut Encoder<'_>, job: &JobView, node: &Blob) {
+    out.array(30);
+    out.bulk(b"id");
+    out.bulk(&job.id.text());
+    out.bulk(b"queue");
+    out.blob(&job.queue);
+    out.bulk(b"state");
+    out.bulk(job.state.word().as_bytes());
+    let pair = |out: &mut Encoder<'_>, name: &str, value: u64| {
+        out.bulk(name.as_bytes());
+        out.integer(value.min(i64::MAX as u64) as i64);
+    };
+    pair(out, "repl", u64::from(job.replicate));
+    pair(out, "ttl", job.ttl_s);
+    pair(out, "ctime", job.ctime);
+    pair(out, "delay", u64::from(job.delay_s));
+    pair(out, "retry", u64::from(job.retry_s));
+    pair(out, "nacks", u64::from(job.nacks));
+    pair(out, "additional-deliveries", u64::from(job.additional_deliveries));
+    out.bulk(b"nodes-delivered");
+    out.array(1);
+    out.blob(node);
+    out.bulk(b"nodes-confirmed");
+    out.array(0);
+    for (name, ms) in [("next-requeue-within", job.next_requeue_ms), ("next-awake-within", job.next_awake_ms)] {
+        out.bulk(name.as_bytes());
+        match ms {
+            Some(ms) => out.integer(ms.min(i64::MAX as u64) as i64),
+            None => out.null(),
+        }
+    }
+    out.bulk(b"body");
+    out.blob(&job.body);
+}
+
+/// QSTAT: 10 pairs in one flat array, in RESP3 too.
+fn write_queue_view(out: &mut Encoder<'_>, queue: &QueueView) {
+    out.array(20);
+    out.bulk(b"name");
+    out.blob(&queue.name);
+    let pair = |out: &mut Encoder<'_>, name: &str, value: u64| {
+        out.bulk(name.as_bytes());
+        out.integer(value.min(i64::MAX as u64) as i64);
+    };
+    pair(out, "len", queue.length);
+    pair(out, "age", queue.age_s);
+    pair(out, "idle", queue.idle_s);
+    pair(out, "blocked", queue.blocked);
+    out.bulk(b"import-from");
+    out.array(0);
+    pair(out, "import-rate", 0);
+    pair(out, "jobs-in", queue.jobs_in);
+    pair(out, "jobs-out", queue.jobs_out);
+    out.bulk(b"pause");
+    out.bulk(queue.pause.word().as_bytes());
+}
+
+/// QSCAN and JSCAN: the cursor as a bulk string, then the elements.
+pub(super) fn write_page(session: &mut Session, next: Option<ScanPosition>, items: &[PageItem], node: &Blob) {
+    let mut out = session.encoder();
+    out.array(2);
+    out.bulk(next.map_or(0, |position| position.0).to_string().as_bytes());
+    out.array(items.len());
+    for item in items {
+        match item {
+            PageItem::Queue(name) => out.blob(name),
+            PageItem::Id(id) => out.simple(&id.text()),
+            PageItem::Job(job) => write_job_view(&mut out, job, node),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Changes of the whole node, as each shard makes them when shard 0 says so.
+
+use crate::clock::Now;
+use crate::commands::client;
+use crate::core::{ClientPause, SessionTimer};
+use crate::input::{Effect, LogLevel};
+use crate::limits;
+use crate::message::SessionId;
+use crate::node::{Change, NodeMessage};
+use crate::session::Engine;
+use crate::shard::Shard;
+
+impl Shard {
+    /// Makes a change and tells shard 0 what it counted; shutdown tells it later, when the last session is gone.
+    pub(super) fn apply(&mut self, now: Now, number: u64, change: Change) {
+        let count = match change {
+            Change::Settings(pairs) => self.change_settings(now, &pairs),
+            Change::FlushAll => {
+                self.core.home.flush(now);
+                0
+            }
+            Change::KillClients(filter) => {
+                let killed = self.sessions_where(|session| client::fits(&filter, session));
+                killed.iter().for_each(|&session| self.core.close_later(session));
+                self.core.stats.counters.clients_killed += killed.len() as u64;
+                killed.len() as i64
+            }
+            Change::PauseClients { ms, writes_only } => {
+                self.pause_clients(now, ms, writes_only);
+                0
+            }
+            Change::UnpauseClients => {
+                self.end_pause(now);
+                0
+            }
+            Change::Monitor { shard, on } => {
+                self.core.feed.shards.retain(|&wants| wants != shard);
+                if on {
+                    self.core.feed.shards.push(shard);
+                }
+                0
+            }
+            Change::ResetStats => {
+                self.core.stats.reset();
+                0
+            }
+            Change::ResetSlowlog => {
+                self.core.stats.slowlog.reset();
+                0
+            }
+            Change::ResetLatency(events) => self.core.stats.latency.reset(&events),
+            Change::Shutdown => return self.begin_stop(now, number),
+        };
+        self.core.send_node(0, NodeMessage::Applied { number, count });
+    }
+
+    fn change_settings(&mut self, now: Now, pairs: &[(&'static str, String)]) -> i64 {
+        for (name, value) in pairs {
+            // They were checked before shard 0 was asked, and every shard has the same settings.
+            self.core.settings.set(name, value).expect("settings are checked before they are changed");
+            if self.core.shard == 0 {
+                let value = self.core.settings.get(name).unwrap_or_default();
+                self.core.effects.push(Effect::Setting { name, value });
+            }
+        }
+        let changed = |name: &str| pairs.iter().any(|(changed, _)| *changed == name);
+        if changed("maxmemory") {
+            self.change_maxmemory();
+        }
+        if changed("maxmemory-policy") {
+            self.core.home.set_evicts(self.core.settings.evicts());
+        }
+        if changed("timeout") {
+            self.sessions_where(|_| true).iter().for_each(|session| self.arm_idle_check(now, session.index));
+        }
+        0
+    }
+
+    fn change_maxmemory(&mut self) {
+        let bytes = self.core.settings.maxmemory;
+        self.borrower.set_total(bytes);
+        let Some(coordinator) = self.core.coordinator.as_mut() else { return };
+        let mut sent = Vec::new();
+        coordinator.set_maxmemory(bytes, &mut |to, message| sent.push((to, message)));
+        sent.into_iter().for_each(|(to, message)| self.core.send_node(to, message));
+    }
+
+    /// CLIENT PAUSE only extends a pause (reference, 1.12).
+    fn pause_clients(&mut self, now: Now, ms: u64, writes_only: bool) {
+        let until = now.mono().after_ms(ms);
+        let until = self.core.pause.map_or(until, |pause| pause.until.max(until));
+        self.core.pause = Some(ClientPause { until, writes_only });
+        if let Some(timer) = self.core.pause_timer.take() {
+            self.core.timers.cancel(timer);
+        }
+        self.core.pause_timer = Some(self.core.timers.insert(until.0, SessionTimer::Pause));
+    }
+
+    /// The end of CLIENT PAUSE, by its timer or by CLIENT UNPAUSE.
+    pub(super) fn end_pause(&mut self, now: Now) {
+        self.core.pause = None;
+        if let Some(timer) = self.core.pause_timer.take() {
+            self.core.timers.cancel(timer);
+        }
+        for session in std::mem::take(&mut self.core.unpause) {
+            self.with(now, session, |engine| engine.core.run_later(engine.session));
+        }
+    }
+
+    /// The node stops: what is under way is answered, clients read their last replies, connections close.
+    fn begin_stop(&mut self, now: Now, number: u64) {
+        assert!(self.core.stopping.replace(number).is_none(), "a node stops once");
+        if self.core.shard == 0 {
+            self.core.effects.push(Effect::StopListening);
+            self.core.effects.push(Effect::Log { level: LogLevel::Info, text: "stopping: no new connections".into() });
+        }
+        let deadline = now.mono().after_ms(limits::STOP_GRACE_MS);
+        self.core.timers.insert(deadline.0, SessionTimer::Stop);
+        for session in self.sessions_where(|_| true) {
+            self.with(now, session, Engine::stop);
+        }
+        self.stop_when_empty();
+    }
+
+    /// Tells shard 0 that this shard has no session left, once.
+    pub(super) fn stop_when_empty(&mut self) {
+        if self.sessions.is_empty()
+            && let Some(number) = self.core.stopping
+            && !std::mem::replace(&mut self.stopped, true)
+        {
+            self.core.send_node(0, NodeMessage::Applied { number, count: 0 });
+        }
+    }
+
+    pub(super) fn sessions_where(&self, fits: impl Fn(&crate::session::Session) -> bool) -> Vec<SessionId> {
+        self.sessions.iter_from(0, u32::MAX).map(|(_, session)| session).filter(|s| fits(s)).map(|s| s.id).collect()
+    }
+}

@@ -1,0 +1,75 @@
+//! What a shard tells of itself: parts of INFO, CLIENT LIST, SLOWLOG and LATENCY, and the feed of MONITOR.
+
+use bytes::Bytes;
+
+use crate::clock::Now;
+use crate::commands::view::Part;
+use crate::commands::{Gather, client};
+use crate::node::{Change, NodeMessage};
+use crate::session::Session;
+use crate::shard::Shard;
+use crate::stats::Gauges;
+
+impl Shard {
+    /// A part of an answer about the whole node.
+    pub(super) fn gather(&mut self, now: Now, ask: &Gather) -> Part {
+        match ask {
+            Gather::Stats => {
+                let gauges = self.gauges();
+                Part::Stats(Box::new(self.core.snapshot(now, gauges)))
+            }
+            Gather::Clients(filter) => {
+                let fitting = self.sessions().filter(|session| client::fits(filter, session));
+                Part::Clients(fitting.map(|session| (session.client.id, client::line(session, now))).collect())
+            }
+            Gather::Slow(count) => Part::Slow(self.core.stats.slowlog.newest(*count)),
+            Gather::Latency => Part::Latency(self.core.stats.latency.events()),
+            Gather::Commands => Part::Commands(Box::new(self.core.stats.commands.clone())),
+        }
+    }
+
+    fn sessions(&self) -> impl Iterator<Item = &Session> {
+        self.sessions.iter_from(0, u32::MAX).map(|(_, session)| session)
+    }
+
+    fn gauges(&self) -> Gauges {
+        let home = &self.core.home;
+        Gauges {
+            sessions: self.sessions.len() as u64,
+            blocked_sessions: self.sessions().filter(|session| session.is_blocked()).count() as u64,
+            longest_output_bytes: self.sessions().map(|s| s.output_bytes() as u64).max().unwrap_or(0),
+            biggest_input_bytes: self.sessions().map(|s| s.input_bytes() as u64).max().unwrap_or(0),
+            jobs: home.counters.jobs,
+            queues: home.counters.queues,
+            used_bytes: home.memory.used(),
+            ..Gauges::default()
+        }
+    }
+
+    /// Sends the lines of this turn to the shards that have monitors.
+    pub(super) fn flush_feed(&mut self) {
+        if self.core.feed.lines.is_empty() && self.core.feed.dropped == 0 {
+            return;
+        }
+        let (lines, dropped) = self.core.feed.take();
+        for shard in self.core.feed.shards.clone() {
+            self.core.send_node(shard, NodeMessage::Feed { lines: lines.clone(), dropped });
+        }
+    }
+
+    /// Shows lines to this shard's monitors.
+    pub(super) fn show_feed(&mut self, now: Now, lines: &[Bytes], dropped: u64) {
+        self.core.stats.counters.monitor_lines_dropped += dropped;
+        for monitor in self.core.feed.monitors.clone() {
+            self.with(now, monitor, |engine| engine.show_feed(lines, dropped));
+        }
+    }
+}
+
+impl crate::core::Core {
+    /// A session became a monitor; the other shards are told with the first.
+    pub(crate) fn monitor_began(&mut self, session: crate::message::SessionId) -> Option<Change> {
+        self.feed.monitors.push(session);
+        (self.feed.monitors.len() == 1).then_some(Change::Monitor { shard: self.shard, on: true })
+    }
+}

@@ -1,0 +1,189 @@
+//! Replies, written straight into a session's output.
+//!
+//! RESP2 and RESP3 differ here in nulls and maps only; who uses a map decides for whom (`CONFIG GET` and the
+//! handshake, but not SHOW, see the notes on clients). What must hold: a line (simple string or error) is one line
+//! whatever a client put into it.
+
+use super::number::Decimal;
+use super::{Blob, Output};
+
+/// Writes the replies of one session.
+pub struct Encoder<'a> {
+    out: &'a mut Output,
+    resp3: bool,
+}
+
+impl<'a> Encoder<'a> {
+    /// An encoder for a session that speaks RESP3, or else RESP2.
+    pub fn new(out: &'a mut Output, resp3: bool) -> Self {
+        Self { out, resp3 }
+    }
+
+    /// Whether the session speaks RESP3.
+    pub fn is_resp3(&self) -> bool {
+        self.resp3
+    }
+
+    /// `+text`.
+    pub fn simple(&mut self, text: impl AsRef<[u8]>) {
+        self.line(b"+", text.as_ref());
+    }
+
+    /// `-text`, where the text starts with the error's code.
+    pub fn error(&mut self, text: impl AsRef<[u8]>) {
+        self.line(b"-", text.as_ref());
+    }
+
+    /// `:number`.
+    pub fn integer(&mut self, number: i64) {
+        self.header(b':', Decimal::from(number));
+    }
+
+    /// A bulk string, copied.
+    pub fn bulk(&mut self, text: impl AsRef<[u8]>) {
+        let text = text.as_ref();
+        self.header(b'$', Decimal::from(text.len()));
+        self.out.append(text);
+        self.out.append(b"\r\n");
+    }
+
+    /// A bulk string, shared when it is large.
+    pub fn blob(&mut self, blob: &Blob) {
+        let Some(shared) = blob.shared() else {
+            return self.bulk(blob);
+        };
+        self.header(b'$', Decimal::from(shared.len()));
+        self.out.append_shared(shared);
+        self.out.append(b"\r\n");
+    }
+
+    /// A number as a bulk string.
+    pub fn bulk_integer(&mut self, number: i64) {
+        self.bulk(Decimal::from(number).as_bytes());
+    }
+
+    /// No value where a bulk string could be.
+    pub fn null(&mut self) {
+        self.out.append(if self.resp3 {
+            b"_\r\n".as_slice()
+        } else {
+            b"$-1\r\n"
+        });
+    }
+
+    /// No value where an array could be.
+    pub fn null_array(&mut self) {
+        self.out.append(if self.resp3 {
+            b"_\r\n".as_slice()
+        } else {
+            b"*-1\r\n"
+        });
+    }
+
+    /// The head of an array; its items follow.
+    pub fn array(&mut self, items: usize) {
+        self.header(b'*', Decimal::from(items));
+    }
+
+    /// The head of a map, in RESP2 of a flat array; key and value of each entry follow.
+    pub fn map(&mut self, entries: usize) {
+        if self.resp3 {
+            self.header(b'%', Decimal::from(entries));
+        } else {
+            self.array(entries * 2);
+        }
+    }
+
+    /// One append for the short, frequent heads.
+    fn header(&mut self, mark: u8, number: Decimal) {
+        let digits = number.as_bytes();
+        let mut line = [0; 24];
+        line[0] = mark;
+        line[1..][..digits.len()].copy_from_slice(digits);
+        line[1 + digits.len()..][..2].copy_from_slice(b"\r\n");
+        self.out.append(&line[..digits.len() + 3]);
+    }
+
+    fn line(&mut self, mark: &[u8], text: &[u8]) {
+        self.out.append(mark);
+        for (at, piece) in text.split(|byte| matches!(byte, b'\r' | b'\n')).enumerate() {
+            if at > 0 {
+                self.out.append(b" ");
+            }
+            self.out.append(piece);
+        }
+        self.out.append(b"\r\n");
+    }
+}
+
+/// Writes a request in the form that clients send, as an array of bulk strings.
+pub fn encode_request<T: AsRef<[u8]>>(arguments: &[T], request: &mut Vec<u8>) {
+    let head = |request: &mut Vec<u8>, mark, number: usize| {
+        request.push(mark);
+        request.extend_from_slice(Decimal::from(number).as_bytes());
+        request.extend_from_slice(b"\r\n");
+    };
+    head(request, b'*', arguments.len());
+    for argument in arguments {
+        let argument = argument.as_ref();
+        head(request, b'$', argument.len());
+        request.extend_from_slice(argument);
+        request.extend_from_slice(b"\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encode(resp3: bool, write: impl Fn(&mut Encoder<'_>)) -> Vec<u8> {
+        let mut output = Output::new();
+        write(&mut Encoder::new(&mut output, resp3));
+        std::iter::from_fn(|| output.pop_chunk()).flatten().collect()
+    }
+
+    #[test]
+    fn replies_byte_for_byte() {
+        for resp3 in [false, true] {
+            let reply = |write: &dyn Fn(&mut Encoder<'_>)| encode(resp3, write);
+            assert_eq!(reply(&|to| to.simple("OK")), b"+OK\r\n");
+            assert_eq!(reply(&|to| to.error(b"ERR a\r\nb")), b"-ERR a  b\r\n");
+            assert_eq!(reply(&|to| to.error("")), b"-\r\n");
+            assert_eq!(reply(&|to| to.integer(i64::MIN)), b":-9223372036854775808\r\n");
+            assert_eq!(reply(&|to| to.integer(0)), b":0\r\n");
+            assert_eq!(reply(&|to| to.bulk(b"a\r\nb")), b"$4\r\na\r\nb\r\n");
+            assert_eq!(reply(&|to| to.bulk("")), b"$0\r\n\r\n");
+            assert_eq!(reply(&|to| to.blob(&Blob::from("abc"))), b"$3\r\nabc\r\n");
+            assert_eq!(reply(&|to| to.bulk_integer(7711)), b"$4\r\n7711\r\n");
+            assert_eq!(reply(&|to| to.array(12)), b"*12\r\n");
+        }
+    }
+
+    #[test]
+    fn nulls_and_maps_differ_between_versions() {
+        let all = |to: &mut Encoder<'_>| {
+            to.null();
+            to.null_array();
+            to.map(2);
+        };
+        assert_eq!(encode(false, all), b"$-1\r\n*-1\r\n*4\r\n");
+        assert_eq!(encode(true, all), b"_\r\n_\r\n%2\r\n");
+    }
+
+    #[test]
+    fn large_blobs_are_shared() {
+        let body = Blob::copy_from(&[b'x'; 5000]);
+        let mut output = Output::new();
+        Encoder::new(&mut output, false).blob(&body);
+        assert_eq!(output.pop_chunk().unwrap(), b"$5000\r\n".as_slice());
+        assert_eq!(output.pop_chunk().unwrap().as_ptr(), body.as_ptr());
+        assert_eq!(output.pop_chunk().unwrap(), b"\r\n".as_slice());
+    }
+
+    #[test]
+    fn requests_byte_for_byte() {
+        let mut request = Vec::new();
+        encode_request(&["GETJOB", "", "q"], &mut request);
+        assert_eq!(request, b"*3\r\n$6\r\nGETJOB\r\n$0\r\n\r\n$1\r\nq\r\n");
+    }
+}
