@@ -21,6 +21,7 @@ use crate::clock::Now;
 use crate::commands::Flags;
 use crate::commands::redact;
 use crate::commands::table::COMMANDS;
+use crate::home;
 use crate::settings::Settings;
 use crate::slot::ShardNo;
 use crate::wire::{Args, Blob};
@@ -44,6 +45,7 @@ pub struct Statistics {
     /// Requests of the present input, for the slow log.
     recent: Recent,
     rates: Rates,
+    peak_bytes: u64,
 }
 
 impl Statistics {
@@ -56,6 +58,7 @@ impl Statistics {
             latency: LatencyMonitor::new(),
             recent: Recent::default(),
             rates: Rates::default(),
+            peak_bytes: 0,
         }
     }
 
@@ -108,16 +111,20 @@ impl Statistics {
         }
     }
 
-    /// Keeps the rates up to date; to be called once per input, costs a comparison as a rule.
-    pub fn observe(&mut self, now: Now) {
+    /// Keeps rates and the peak of memory up to date; to be called once per input, costs two comparisons as a rule.
+    pub fn observe(&mut self, now: Now, used_bytes: u64) {
+        self.peak_bytes = self.peak_bytes.max(used_bytes);
         self.rates.observe(now.mono_us, self.totals());
     }
 
-    /// A copy for INFO.
-    pub fn snapshot(&mut self, now: Now, gauges: Gauges) -> ShardStats {
-        self.observe(now);
+    /// A copy for INFO, with what the home of the jobs has counted.
+    pub fn snapshot(&mut self, now: Now, gauges: Gauges, home: &home::Counters) -> ShardStats {
+        self.observe(now, gauges.used_bytes);
+        let gauges = Gauges { peak_bytes: self.peak_bytes, ..gauges };
+        let mut counters = self.counters.clone();
+        counters.take_home(home);
         ShardStats {
-            counters: self.counters.clone(),
+            counters,
             gauges,
             rates: self.rates.mean(),
             commands: self.commands.totals(),
@@ -174,30 +181,49 @@ counters! {
     total_net_input_bytes: "Bytes received from clients.",
     total_net_output_bytes: "Bytes sent to clients.",
     rejected_connections: "Connections refused for `maxclients`.",
-    command_errors: "Commands answered with an error.",
     jobs_added: "Jobs accepted by ADDJOB.",
     jobs_delivered: "Jobs handed out by GETJOB.",
-    jobs_acknowledged: "Jobs acknowledged by ACKJOB or FASTACK.",
+    jobs_acknowledged: "Jobs removed by ACKJOB or FASTACK.",
     jobs_requeued: "Jobs queued again because their lease ended.",
     jobs_nacked: "Jobs queued again by NACK.",
     jobs_enqueued: "Jobs queued by ENQUEUE.",
     jobs_dequeued: "Jobs taken out of their queue by DEQUEUE.",
     jobs_postponed: "Leases made longer by WORKING.",
-    jobs_returned: "Jobs handed out that never reached the client.",
-    jobs_deleted: "Jobs deleted by DELJOB or DEBUG FLUSHALL.",
+    jobs_returned: "Jobs handed out that never reached the client, and were brought back.",
+    jobs_deleted: "Jobs removed by DELJOB.",
+    jobs_flushed: "Jobs removed by DEBUG FLUSHALL.",
     jobs_expired: "Jobs whose time to live ended.",
-    jobs_evicted: "Jobs evicted to free memory.",
-    addjob_refused_memory: "ADDJOB, ENQUEUE and NACK refused with OOM.",
+    jobs_evicted: "Jobs removed to free memory.",
+    jobs_added_below_3_copies: "Jobs taken with fewer than three copies, by default.",
+    queues_collected: "Queues removed because they were idle.",
     clients_timed_out: "Clients closed because they were idle.",
     clients_over_output_limit: "Clients closed because they did not read their replies.",
     clients_killed: "Clients ended by CLIENT KILL.",
-    requests_to_other_shards: "Requests sent over the mesh.",
     monitor_lines_dropped: "Lines that MONITOR left out because they were too many.",
 }
 
 impl Counters {
     /// The first so many stand in the section Stats of the original.
     pub const ORIGINAL: usize = 5;
+
+    /// Takes over what the home of the jobs has counted.
+    fn take_home(&mut self, home: &home::Counters) {
+        self.jobs_added = home.added;
+        self.jobs_delivered = home.delivered;
+        self.jobs_acknowledged = home.acknowledged + home.fast_acknowledged;
+        self.jobs_requeued = home.requeued;
+        self.jobs_nacked = home.nacked;
+        self.jobs_enqueued = home.enqueued;
+        self.jobs_dequeued = home.dequeued;
+        self.jobs_postponed = home.postponed;
+        self.jobs_returned = home.undelivered_returned;
+        self.jobs_deleted = home.deleted;
+        self.jobs_flushed = home.flushed;
+        self.jobs_expired = home.expired;
+        self.jobs_evicted = home.evicted;
+        self.jobs_added_below_3_copies = home.added_below_3_copies;
+        self.queues_collected = home.queues_collected;
+    }
 }
 
 /// How a shard stands at one moment.
@@ -206,35 +232,35 @@ pub struct Gauges {
     /// Sessions.
     pub sessions: u64,
     /// Sessions that wait in a blocking command.
-    pub blocked: u64,
+    pub blocked_sessions: u64,
     /// Most output that waits for a client, bytes.
     pub longest_output_bytes: u64,
     /// Most input that waits in a session, bytes.
     pub biggest_input_bytes: u64,
     /// Jobs, whatever their state.
     pub jobs: u64,
-    /// Jobs in a queue.
-    pub jobs_queued: u64,
+    /// Jobs in their queues.
+    pub queued_jobs: u64,
     /// Queues, empty ones included.
     pub queues: u64,
     /// Bytes that count against `maxmemory`.
-    pub used_memory_bytes: u64,
-    /// The most there ever were.
-    pub peak_memory_bytes: u64,
+    pub used_bytes: u64,
+    /// The most there ever were, as far as inputs saw; filled in by [`Statistics::snapshot`].
+    pub peak_bytes: u64,
 }
 
 impl Gauges {
     /// Adds another shard's: sums, and the largest of what is a largest.
     pub fn add(&mut self, other: &Self) {
         self.sessions += other.sessions;
-        self.blocked += other.blocked;
+        self.blocked_sessions += other.blocked_sessions;
         self.longest_output_bytes = self.longest_output_bytes.max(other.longest_output_bytes);
         self.biggest_input_bytes = self.biggest_input_bytes.max(other.biggest_input_bytes);
         self.jobs += other.jobs;
-        self.jobs_queued += other.jobs_queued;
+        self.queued_jobs += other.queued_jobs;
         self.queues += other.queues;
-        self.used_memory_bytes += other.used_memory_bytes;
-        self.peak_memory_bytes += other.peak_memory_bytes;
+        self.used_bytes += other.used_bytes;
+        self.peak_bytes += other.peak_bytes;
     }
 }
 
@@ -274,11 +300,11 @@ mod tests {
     #[test]
     fn parts_add_up() {
         let mut stats = Statistics::new(0, 2);
-        stats.observe(now(0));
-        stats.counters.jobs_added = 3;
+        stats.observe(now(0), 9);
         stats.counters.total_commands_processed = 160;
         let gauges = Gauges { jobs: 3, longest_output_bytes: 7, ..Gauges::default() };
-        let mut node = stats.snapshot(now(1_600_000), gauges);
+        let home = home::Counters { added: 3, ..home::Counters::default() };
+        let mut node = stats.snapshot(now(1_600_000), gauges, &home);
         let other = ShardStats {
             gauges: Gauges { jobs: 1, longest_output_bytes: 5, ..Gauges::default() },
             counters: Counters { jobs_added: 2, ..Counters::default() },
@@ -288,6 +314,7 @@ mod tests {
         assert_eq!(node.counters.jobs_added, 5);
         assert_eq!(node.gauges.jobs, 4);
         assert_eq!(node.gauges.longest_output_bytes, 7);
+        assert_eq!(node.gauges.peak_bytes, 9);
         assert_eq!(node.rates.commands, 100);
         stats.reset();
         assert_eq!(stats.counters, Counters::default());

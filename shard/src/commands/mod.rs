@@ -4,7 +4,32 @@
 //! starts the plan when its place in the order of the connection has come (`sessions.md`): at once for what has one
 //! home shard and cannot block, else when everything earlier is answered.
 
+pub mod auth;
+pub mod bgrewriteaof;
+pub mod client;
+pub mod cluster;
+pub mod command;
+pub mod config;
+pub mod debug;
+pub mod echo;
+pub mod hello;
+pub mod info;
+pub mod latency;
+pub mod loadjob;
+pub mod monitor;
+pub mod ping;
+pub mod quit;
+pub mod redact;
+pub mod reset;
+pub mod select;
+pub mod shutdown;
+pub mod slowlog;
+pub mod table;
+#[cfg(test)]
+pub(crate) mod testing;
+pub mod time;
 pub mod view;
+pub mod words;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -228,6 +253,8 @@ pub struct ClientFilter {
     pub ids: Vec<u64>,
     /// This address, as CLIENT LIST shows it.
     pub addr: Option<String>,
+    /// This address of ours, as CLIENT LIST shows it.
+    pub laddr: Option<String>,
     /// Not this client.
     pub skip: Option<u64>,
     /// `TYPE` given: only `normal` clients exist.

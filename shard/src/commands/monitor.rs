@@ -8,7 +8,7 @@ use std::io::Write;
 
 use bytes::Bytes;
 
-use super::{Finish, Plan, redact, table};
+use super::{Finish, Plan, redact};
 use crate::clock::Now;
 use crate::core::Core;
 use crate::error::CommandError;
@@ -45,14 +45,15 @@ pub fn leave(core: &mut Core, session: &mut Session) {
 }
 
 /// The line about a command, as it stands in the feed: without the leading `+` and the line's end.
-pub fn line(now: Now, client: &ClientInfo, command: u8, args: Args<'_>) -> Bytes {
+///
+/// `client` already has the command as its last one.
+pub fn line(now: Now, client: &ClientInfo, args: Args<'_>) -> Bytes {
     let mut line = Vec::with_capacity(64);
     let head = write!(line, "{}.{:06} [{}]", now.wall_s(), now.wall_us % 1_000_000, client.peer);
     head.expect("memory takes what is written");
-    let name = table::COMMANDS[usize::from(command)].name;
     for at in 0..args.len() {
         line.push(b' ');
-        quote(redact::visible(name, |at| args.get(at), at), &mut line);
+        quote(redact::visible(client.last_command, |at| args.get(at), at), &mut line);
     }
     line.into()
 }
@@ -79,15 +80,16 @@ fn quote(arg: &[u8], line: &mut Vec<u8>) {
 mod tests {
     use super::*;
     use crate::clock::Mono;
+    use crate::commands::table::{COMMANDS, find};
     use crate::commands::testing::with_args;
     use crate::input::Peer;
 
     fn shown(words: &[&[u8]]) -> String {
         let now = Now { mono_us: 5, wall_us: 1_700_000_000_000_042 };
         let peer = Peer::Tcp("127.0.0.1:4242".parse().expect("an address"));
-        let client = ClientInfo::new(1, peer.clone(), peer, Mono(0), true);
-        let command = table::find(words[0]).expect("a command");
-        with_args(words, |args| String::from_utf8(line(now, &client, command, args).into()).expect("printable"))
+        let mut client = ClientInfo::new(1, peer.clone(), peer, Mono(0), true);
+        client.last_command = COMMANDS[usize::from(find(words[0]).expect("a command"))].name;
+        with_args(words, |args| String::from_utf8(line(now, &client, args).into()).expect("printable"))
     }
 
     #[test]
