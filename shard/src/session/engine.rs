@@ -146,7 +146,7 @@ impl Engine<'_> {
 
     fn count_start(&mut self, command: u8, args: Args<'_>) {
         self.session.client.last_command = table::COMMANDS[usize::from(command)].name;
-        self.core.command_started(command, &self.session.client, args);
+        self.core.command_started(self.now, command, &self.session.client, args);
     }
 
     fn start_overlapping(&mut self, command: u8, target: ShardNo, plan: Plan) {
@@ -170,6 +170,7 @@ impl Engine<'_> {
             }
             answer => {
                 let answer = answer.filter(|answer| !matches!(answer, Answer::Waiting));
+                self.core.stats.command_waits(command);
                 let started_us = self.now.mono_us;
                 self.session.pending.push_back(Pending {
                     answer,
@@ -248,9 +249,14 @@ impl Engine<'_> {
         let suppressed = self.suppress_reply();
         let started_us = self.now.mono_us;
         let request = self.session.first_pending;
+        let waited = false;
         self.session.progress =
-            Some(Box::new(Progress { command, started_us, request, suppressed, unsent, open: 0, kind }));
+            Some(Box::new(Progress { command, started_us, request, suppressed, waited, unsent, open: 0, kind }));
         self.pump(true);
+        if let Some(progress) = &mut self.session.progress {
+            progress.waited = true;
+            self.core.stats.command_waits(command);
+        }
     }
 
     /// The short way of most GETJOBs: all queues are here, and so are jobs. Gives the command back when it is not so short.
@@ -353,7 +359,7 @@ impl Engine<'_> {
                 self.write_answered();
             }
         } else {
-            self.core.return_stale(from, answer);
+            self.core.return_stale(self.now, answer);
         }
         self.go_on();
     }
@@ -364,7 +370,7 @@ impl Engine<'_> {
             let pending = self.session.pending.pop_front().expect("its front was there");
             self.session.first_pending = self.session.first_pending.wrapping_add(1);
             let answer = pending.answer.expect("it was answered");
-            self.core.command_ended_late(pending.command, self.now.mono_us - pending.started_us);
+            self.core.command_ended_late(self.now, pending.command, &[], self.now.mono_us - pending.started_us);
             let counters = pending.with_counters;
             self.write(pending.suppressed, |session, node| reply::write_answer(session, &answer, counters, node));
         }
@@ -612,8 +618,10 @@ impl Engine<'_> {
         if let Some(timer) = self.session.timer.take() {
             self.core.timers.cancel(timer);
         }
-        if !matches!(progress.kind, Kind::Sleep) {
-            self.core.command_ended_late(progress.command, self.now.mono_us - progress.started_us);
+        if progress.waited {
+            let asked_to_wait = matches!(&progress.kind, Kind::GetJob(getjob) if getjob.was_blocked());
+            let took_us = if asked_to_wait { 0 } else { self.now.mono_us - progress.started_us };
+            self.core.command_ended_late(self.now, progress.command, progress.args(), took_us);
         }
         progress
     }
@@ -689,6 +697,17 @@ impl Engine<'_> {
             self.session.reading = on;
             self.core.effects.push(Effect::Reading { session: self.session.id, on });
         }
+    }
+
+    /// MONITOR: lines of the feed.
+    pub fn show_feed(&mut self, lines: &[Bytes], dropped: u64) {
+        for line in lines {
+            self.session.encoder().simple(line);
+        }
+        if dropped > 0 {
+            self.session.encoder().simple(format!("{dropped} lines were left out: too many at once").as_bytes());
+        }
+        self.end_step();
     }
 
     /// The client sends no more.

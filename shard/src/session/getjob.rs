@@ -41,6 +41,7 @@ pub(super) struct GetJobProgress {
     round_jobs: usize,
     /// TIMEOUT is over: take what is on its way and wait for nothing.
     expired: bool,
+    was_blocked: bool,
 }
 
 /// A home shard in the present round.
@@ -103,12 +104,18 @@ impl GetJobProgress {
             round_count: 0,
             round_jobs: 0,
             expired: false,
+            was_blocked: false,
         }
     }
 
     /// Whether any shard keeps it as a waiter and none owes an answer.
     pub fn is_waiting(&self) -> bool {
         self.shards.iter().any(|asked| asked.state == State::Waiting)
+    }
+
+    /// Whether it had to wait for jobs.
+    pub fn was_blocked(&self) -> bool {
+        self.was_blocked
     }
 
     /// TIMEOUT in milliseconds, when it blocks and ends.
@@ -168,7 +175,10 @@ impl GetJobProgress {
             unreachable!("an answer of a shard that was not asked")
         };
         match answer {
-            Answer::Waiting => asked.state = State::Waiting,
+            Answer::Waiting => {
+                asked.state = State::Waiting;
+                self.was_blocked = true;
+            }
             Answer::Nothing => asked.state = State::Nothing,
             Answer::Offers(offers) => {
                 asked.was_full |= offers.len() >= count;

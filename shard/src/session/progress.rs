@@ -25,6 +25,8 @@ pub(super) struct Progress {
     pub request: u32,
     /// Whether its reply is not wanted (CLIENT REPLY).
     pub suppressed: bool,
+    /// Whether it did not end in the step it started in.
+    pub waited: bool,
     /// Requests of this round that are not sent yet: no credit, or the step was full.
     pub unsent: VecDeque<(ShardNo, Request)>,
     /// Requests of this round that are sent and unanswered.
@@ -153,6 +155,14 @@ pub(super) fn peek_rest(ask: &Peek, got: usize, next: Option<QueuePosition>) -> 
 }
 
 impl Progress {
+    /// The request, as far as it is kept.
+    pub fn args(&self) -> &[Bytes] {
+        match &self.kind {
+            Kind::Gather { args, .. } | Kind::Change { args, .. } => args,
+            _ => &[],
+        }
+    }
+
     /// Whether its end depends on others: a blocked GETJOB.
     pub fn is_blocked(&self) -> bool {
         matches!(&self.kind, Kind::GetJob(getjob) if getjob.is_waiting())

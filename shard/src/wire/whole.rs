@@ -57,11 +57,16 @@ pub(super) fn scan(
         return cut(0, 0, Next::Count);
     };
     for missing in (1..=argument_count(line, limits)?).rev() {
-        let Some((line, line_bytes)) = find_line(&frame[at..], ProtocolError::LengthLineTooBig)? else {
-            return cut(at, missing, Next::Length);
+        let rest = &frame[at..];
+        let (announced, line_bytes) = match short_length(rest) {
+            Some(short) => short,
+            None => match find_line(rest, ProtocolError::LengthLineTooBig)? {
+                Some((line, line_bytes)) => (announced_bytes(line)?, line_bytes),
+                None => return cut(at, missing, Next::Length),
+            },
         };
         let body = at + line_bytes;
-        let bytes = bulk_bytes(line, body, limits)?;
+        let bytes = check_bulk_bytes(announced, body, limits)?;
         if frame.len() - body < bytes + TERMINATOR_BYTES {
             return cut(body, missing, Next::Body(bytes));
         }
@@ -102,16 +107,37 @@ pub(super) fn bulk_bytes(
     read_bytes: usize,
     limits: &RequestLimits,
 ) -> Result<usize, ProtocolError> {
+    check_bulk_bytes(announced_bytes(line)?, read_bytes, limits)
+}
+
+/// The length in a whole line of one or two digits, and the line's bytes: nearly all arguments have one, and
+/// reading it this way takes half the time.
+fn short_length(text: &[u8]) -> Option<(usize, usize)> {
+    match *text {
+        [b'$', units @ b'0'..=b'9', b'\r', _, ..] => Some((usize::from(units - b'0'), 4)),
+        [b'$', tens @ b'1'..=b'9', units @ b'0'..=b'9', b'\r', _, ..] => {
+            Some((usize::from(tens - b'0') * 10 + usize::from(units - b'0'), 5))
+        }
+        _ => None,
+    }
+}
+
+fn announced_bytes(line: &[u8]) -> Result<usize, ProtocolError> {
     let Some(digits) = line.strip_prefix(b"$") else {
         return Err(ProtocolError::ExpectedBulk(*line.first().unwrap_or(&b'\r')));
     };
     let bytes = parse_length(digits).and_then(|bytes| usize::try_from(bytes).ok());
-    match bytes.ok_or(ProtocolError::InvalidLength)? {
-        bytes if bytes > MAX_BULK_BYTES => Err(ProtocolError::InvalidLength),
-        bytes if bytes > limits.max_bulk_bytes => Err(ProtocolError::UnauthenticatedLength),
-        bytes if read_bytes + bytes + TERMINATOR_BYTES > limits.max_request_bytes => {
-            Err(ProtocolError::RequestTooBig)
-        }
-        bytes => Ok(bytes),
+    bytes.ok_or(ProtocolError::InvalidLength)
+}
+
+fn check_bulk_bytes(bytes: usize, read_bytes: usize, limits: &RequestLimits) -> Result<usize, ProtocolError> {
+    if bytes > MAX_BULK_BYTES {
+        Err(ProtocolError::InvalidLength)
+    } else if bytes > limits.max_bulk_bytes {
+        Err(ProtocolError::UnauthenticatedLength)
+    } else if read_bytes + bytes + TERMINATOR_BYTES > limits.max_request_bytes {
+        Err(ProtocolError::RequestTooBig)
+    } else {
+        Ok(bytes)
     }
 }
