@@ -24,16 +24,16 @@ pub(super) struct Report<'a> {
 type Section = fn(&Report<'_>, &mut String);
 
 const SECTIONS: &[(&str, Section)] = &[
-    ("Server", Report::server),
-    ("Clients", Report::clients),
-    ("Memory", Report::memory),
-    ("Jobs", Report::jobs),
-    ("Queues", Report::queues),
-    ("Persistence", Report::persistence),
-    ("Stats", Report::stats),
-    ("CPU", Report::cpu),
-    ("Commandstats", Report::commandstats),
-    ("Shards", Report::shards),
+    ("Server", |report, out| report.server(out)),
+    ("Clients", |report, out| report.clients(out)),
+    ("Memory", |report, out| report.memory(out)),
+    ("Jobs", |report, out| report.jobs(out)),
+    ("Queues", |report, out| report.queues(out)),
+    ("Persistence", |report, out| report.persistence(out)),
+    ("Stats", |report, out| report.stats(out)),
+    ("CPU", |report, out| report.cpu(out)),
+    ("Commandstats", |report, out| report.commandstats(out)),
+    ("Shards", |report, out| report.shards(out)),
 ];
 
 /// Writes `name:value` lines; the value of each is an expression.
