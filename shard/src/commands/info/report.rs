@@ -24,16 +24,16 @@ pub(super) struct Report<'a> {
 type Section = fn(&Report<'_>, &mut String);
 
 const SECTIONS: &[(&str, Section)] = &[
-    ("Server", Report::server),
-    ("Clients", Report::clients),
-    ("Memory", Report::memory),
-    ("Jobs", Report::jobs),
-    ("Queues", Report::queues),
-    ("Persistence", Report::persistence),
-    ("Stats", Report::stats),
-    ("CPU", Report::cpu),
-    ("Commandstats", Report::commandstats),
-    ("Shards", Report::shards),
+    ("Server", |report, text| report.server(text)),
+    ("Clients", |report, text| report.clients(text)),
+    ("Memory", |report, text| report.memory(text)),
+    ("Jobs", |report, text| report.jobs(text)),
+    ("Queues", |report, text| report.queues(text)),
+    ("Persistence", |report, text| report.persistence(text)),
+    ("Stats", |report, text| report.stats(text)),
+    ("CPU", |report, text| report.cpu(text)),
+    ("Commandstats", |report, text| report.commandstats(text)),
+    ("Shards", |report, text| report.shards(text)),
 ];
 
 /// Writes `name:value` lines; the value of each is an expression.
