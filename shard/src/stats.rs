@@ -293,6 +293,10 @@ mod tests {
     use crate::commands::table;
     use crate::commands::testing::with_args;
 
+    fn blobs(texts: &[&str]) -> Vec<Blob> {
+        texts.iter().map(|text| Blob::from(*text)).collect()
+    }
+
     fn now(mono_us: u64) -> Now {
         Now { mono_us, wall_us: 1_700_000_000_000_000 }
     }
@@ -343,15 +347,15 @@ mod tests {
         stats.settle(&settings, now(0), 40_000);
         let entries = stats.slowlog.newest(9);
         assert_eq!(entries.len(), 2);
-        assert_eq!(*entries[0].args, ["PING".into()]);
-        assert_eq!(*entries[1].args, ["AUTH".into(), "(redacted)".into()]);
+        assert_eq!(entries[0].args, blobs(&["PING"]));
+        assert_eq!(entries[1].args, blobs(&["AUTH", "(redacted)"]));
         assert_eq!(entries[0].took_us, 20_000);
         assert_eq!(stats.latency.events()[0].latest(), (1_700_000_000, 20));
         stats.settle(&settings, now(0), 40_000);
         assert_eq!(stats.slowlog.len(), 2, "an input is settled once");
         let args = [Bytes::from("INFO"), Bytes::from("all")];
         stats.command_ended_late(&settings, now(0), waits, &args, 12_000);
-        assert_eq!(*stats.slowlog.newest(1)[0].args, ["INFO".into(), "all".into()]);
+        assert_eq!(stats.slowlog.newest(1)[0].args, blobs(&["INFO", "all"]));
         assert_eq!(stats.commands.totals()[usize::from(waits)].calls, 1);
     }
 }

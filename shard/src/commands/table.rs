@@ -126,7 +126,8 @@ pub fn find_renamed(settings: &Settings, name: &[u8]) -> Option<u8> {
     if renamed.is_empty() {
         return find(name);
     }
-    if let Some((old, _)) = renamed.iter().find(|(_, new)| new.as_bytes().eq_ignore_ascii_case(name)) {
+    let is_new = |new: &str| !new.is_empty() && new.as_bytes().eq_ignore_ascii_case(name);
+    if let Some((old, _)) = renamed.iter().find(|(_, new)| is_new(new)) {
         return find(old.as_bytes());
     }
     let is_taken_away = renamed.iter().any(|(old, _)| old.as_bytes().eq_ignore_ascii_case(name));

@@ -337,6 +337,8 @@ mod tests {
             renames,
             [pair("config", "hidden"), pair("debug", ""), pair("shutdown", "")]
         );
+        assert_eq!(add_renames(&mut renames, "a \"\" b c"), Ok(()));
+        assert_eq!(renames.split_off(3), [pair("a", ""), pair("b", "c")]);
         assert_eq!(add_renames(&mut renames, "config "), Ok(()));
         assert_eq!(renames.len(), 3, "the last word about a command counts");
     }

@@ -24,16 +24,16 @@ pub(super) struct Report<'a> {
 type Section = fn(&Report<'_>, &mut String);
 
 const SECTIONS: &[(&str, Section)] = &[
-    ("Server", |report, out| report.server(out)),
-    ("Clients", |report, out| report.clients(out)),
-    ("Memory", |report, out| report.memory(out)),
-    ("Jobs", |report, out| report.jobs(out)),
-    ("Queues", |report, out| report.queues(out)),
-    ("Persistence", |report, out| report.persistence(out)),
-    ("Stats", |report, out| report.stats(out)),
-    ("CPU", |report, out| report.cpu(out)),
-    ("Commandstats", |report, out| report.commandstats(out)),
-    ("Shards", |report, out| report.shards(out)),
+    ("Server", |report, text| report.server(text)),
+    ("Clients", |report, text| report.clients(text)),
+    ("Memory", |report, text| report.memory(text)),
+    ("Jobs", |report, text| report.jobs(text)),
+    ("Queues", |report, text| report.queues(text)),
+    ("Persistence", |report, text| report.persistence(text)),
+    ("Stats", |report, text| report.stats(text)),
+    ("CPU", |report, text| report.cpu(text)),
+    ("Commandstats", |report, text| report.commandstats(text)),
+    ("Shards", |report, text| report.shards(text)),
 ];
 
 /// Writes `name:value` lines; the value of each is an expression.
