@@ -6,35 +6,59 @@
 
 pub mod ackjob;
 pub mod addjob;
+pub mod auth;
+pub mod bgrewriteaof;
+pub mod client;
+pub mod cluster;
+pub mod command;
+pub mod config;
+pub mod debug;
 pub mod deljob;
 pub mod dequeue;
+pub mod echo;
 pub mod enqueue;
 pub mod fastack;
 pub mod getjob;
+pub mod hello;
 mod ids;
+pub mod info;
 pub mod jscan;
+pub mod latency;
+pub mod loadjob;
+pub mod monitor;
 pub mod nack;
 pub mod pause;
+pub mod ping;
 pub mod qlen;
 pub mod qpeek;
 pub mod qscan;
 pub mod qstat;
+pub mod quit;
+pub mod redact;
+pub mod reset;
+pub mod select;
 pub mod show;
-pub mod working;
+pub mod shutdown;
+pub mod slowlog;
+pub mod table;
+#[cfg(test)]
+pub(crate) mod testing;
+pub mod time;
 pub mod view;
+pub mod words;
+pub mod working;
+
+pub use self::{addjob::AddJob, getjob::GetJob, pause::Pause, qpeek::Peek, qscan::Scan};
 
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-pub use self::{addjob::AddJob, getjob::GetJob, pause::Pause, qpeek::Peek, qscan::Scan};
-
 use crate::clock::Now;
 use crate::core::Core;
 use crate::error::CommandError;
-use crate::home::Home;
 use crate::id::JobId;
 use crate::input::{Question, Told};
-use crate::message::{Answer, Take, Ticket};
+use crate::message::Take;
 use crate::node::Change;
 use crate::session::Session;
 use crate::slot::Slot;
@@ -247,6 +271,8 @@ pub struct ClientFilter {
     pub ids: Vec<u64>,
     /// This address, as CLIENT LIST shows it.
     pub addr: Option<String>,
+    /// This address of ours, as CLIENT LIST shows it.
+    pub laddr: Option<String>,
     /// Not this client.
     pub skip: Option<u64>,
     /// `TYPE` given: only `normal` clients exist.

@@ -1,0 +1,159 @@
+//! Which clients CLIENT LIST shows and CLIENT KILL ends.
+
+use crate::commands::{ClientFilter, words};
+use crate::error::CommandError;
+use crate::session::{ClientInfo, Session};
+use crate::wire::Args;
+use crate::wire::number::parse_i64;
+
+/// Whether a session is one of those meant.
+pub fn fits(filter: &ClientFilter, session: &Session) -> bool {
+    client_fits(filter, &session.client)
+}
+
+fn client_fits(filter: &ClientFilter, client: &ClientInfo) -> bool {
+    let is = |wanted: &Option<String>, address: &crate::input::Peer| {
+        wanted.as_ref().is_none_or(|wanted| *wanted == address.to_string())
+    };
+    (filter.ids.is_empty() || filter.ids.contains(&client.id))
+        && filter.skip != Some(client.id)
+        && is(&filter.addr, &client.peer)
+        && is(&filter.laddr, &client.local)
+}
+
+/// CLIENT LIST [TYPE normal] [ID id ...].
+pub(super) fn of_list(args: &Args<'_>) -> Result<ClientFilter, CommandError> {
+    let mut filter = ClientFilter::default();
+    let mut rest = args.iter().skip(2).peekable();
+    while let Some(option) = rest.next() {
+        match words::lowercase(option).as_str() {
+            "type" => {
+                check_type(rest.next().ok_or(CommandError::Syntax)?)?;
+                filter.normal_only = true;
+            }
+            "id" if rest.peek().is_some() => {
+                let ids = rest.by_ref().map(parse_id);
+                filter.ids = ids.collect::<Result<_, _>>()?;
+            }
+            _ => return Err(CommandError::Syntax),
+        }
+    }
+    Ok(filter)
+}
+
+/// CLIENT KILL ip:port.
+pub(super) fn of_address(address: &[u8]) -> ClientFilter {
+    ClientFilter { addr: Some(String::from_utf8_lossy(address).into_owned()), ..ClientFilter::default() }
+}
+
+/// CLIENT KILL with options; `own` is the client that asks, and is spared unless SKIPME no.
+pub(super) fn of_kill(args: &Args<'_>, own: u64) -> Result<ClientFilter, CommandError> {
+    let mut filter = ClientFilter { skip: Some(own), ..ClientFilter::default() };
+    let mut rest = args.iter().skip(2);
+    while let Some(option) = rest.next() {
+        let value = rest.next().ok_or(CommandError::Syntax)?;
+        let text = || Some(String::from_utf8_lossy(value).into_owned());
+        match words::lowercase(option).as_str() {
+            "id" => filter.ids = vec![parse_id(value)?],
+            "addr" => filter.addr = text(),
+            "laddr" => filter.laddr = text(),
+            "type" => {
+                check_type(value)?;
+                filter.normal_only = true;
+            }
+            "user" if value != b"default" => {
+                let name = String::from_utf8_lossy(&value[..value.len().min(128)]).into_owned();
+                return Err(CommandError::other(format!("No such user '{name}'")));
+            }
+            "user" => {}
+            "skipme" if words::is(value, "yes") => filter.skip = Some(own),
+            "skipme" if words::is(value, "no") => filter.skip = None,
+            _ => return Err(CommandError::Syntax),
+        }
+    }
+    Ok(filter)
+}
+
+fn parse_id(text: &[u8]) -> Result<u64, CommandError> {
+    let id = parse_i64(text).and_then(|id| u64::try_from(id).ok()).filter(|&id| id > 0);
+    id.ok_or_else(|| CommandError::other("client-id should be greater than 0"))
+}
+
+fn check_type(name: &[u8]) -> Result<(), CommandError> {
+    if words::is(name, "normal") {
+        return Ok(());
+    }
+    let name = String::from_utf8_lossy(&name[..name.len().min(128)]).into_owned();
+    Err(CommandError::other(format!("Unknown client type '{name}'")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Mono;
+    use crate::commands::testing::with_args;
+    use crate::input::Peer;
+
+    fn split(request: &str) -> Vec<&str> {
+        request.split(' ').collect()
+    }
+
+    fn kill(request: &str) -> Result<ClientFilter, CommandError> {
+        with_args(&split(request), |args| of_kill(&args, 7))
+    }
+
+    fn list(request: &str) -> Result<ClientFilter, CommandError> {
+        with_args(&split(request), |args| of_list(&args))
+    }
+
+    #[test]
+    fn kill_options() {
+        let all = ClientFilter {
+            ids: vec![5],
+            addr: Some("1.2.3.4:5".into()),
+            laddr: Some("1.2.3.4:6".into()),
+            skip: None,
+            normal_only: true,
+        };
+        let request = "CLIENT KILL ID 5 ADDR 1.2.3.4:5 laddr 1.2.3.4:6 TYPE normal USER default SKIPME no";
+        assert_eq!(kill(request), Ok(all));
+        assert_eq!(kill("CLIENT KILL ID 5").map(|filter| filter.skip), Ok(Some(7)));
+        for request in ["CLIENT KILL ID 5 ADDR", "CLIENT KILL FOO x", "CLIENT KILL SKIPME maybe"] {
+            assert_eq!(kill(request), Err(CommandError::Syntax), "{request}");
+        }
+        for (request, text) in [
+            ("CLIENT KILL ID 0", "ERR client-id should be greater than 0"),
+            ("CLIENT KILL TYPE slave", "ERR Unknown client type 'slave'"),
+            ("CLIENT KILL USER bob", "ERR No such user 'bob'"),
+        ] {
+            assert_eq!(kill(request).unwrap_err().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn list_options() {
+        assert_eq!(list("CLIENT LIST"), Ok(ClientFilter::default()));
+        assert_eq!(list("CLIENT LIST TYPE normal ID 1 2 3").map(|filter| filter.ids), Ok(vec![1, 2, 3]));
+        for request in ["CLIENT LIST ID", "CLIENT LIST TYPE", "CLIENT LIST FOO"] {
+            assert_eq!(list(request), Err(CommandError::Syntax), "{request}");
+        }
+        assert!(list("CLIENT LIST TYPE pubsub").is_err());
+        assert!(list("CLIENT LIST ID 1 x").is_err());
+    }
+
+    #[test]
+    fn all_that_is_given_must_fit() {
+        let peer = |text: &str| Peer::Tcp(text.parse().expect("an address"));
+        let client = ClientInfo::new(5, peer("1.2.3.4:5"), peer("1.2.3.4:6"), Mono(0), true);
+        let fits = |request: &str| client_fits(&kill(request).expect("a filter"), &client);
+        assert!(fits("CLIENT KILL ID 5"));
+        assert!(fits("CLIENT KILL ADDR 1.2.3.4:5 LADDR 1.2.3.4:6"));
+        assert!(fits("CLIENT KILL TYPE normal"));
+        assert!(!fits("CLIENT KILL ID 6"));
+        assert!(!fits("CLIENT KILL ID 5 ADDR 1.2.3.4:6"));
+        assert!(!fits("CLIENT KILL ID 5 LADDR 1.2.3.4:5"));
+        let own = ClientFilter { skip: Some(5), ..ClientFilter::default() };
+        assert!(!client_fits(&own, &client));
+        assert!(client_fits(&of_address(b"1.2.3.4:5"), &client));
+    }
+}

@@ -1,0 +1,61 @@
+//! Subcommands and option words: how they are compared, and what is said about one that does not exist.
+
+use crate::error::CommandError;
+use crate::wire::{Args, Encoder};
+
+/// Whether an argument is this word, in any case.
+pub fn is(arg: &[u8], word: &str) -> bool {
+    arg.eq_ignore_ascii_case(word.as_bytes())
+}
+
+/// An argument in lowercase, to match on; what no word can be becomes an empty one.
+pub fn lowercase(arg: &[u8]) -> String {
+    String::from_utf8(arg.to_ascii_lowercase()).unwrap_or_default()
+}
+
+/// The error about a subcommand (argument 1) that the command does not have.
+pub fn unknown_subcommand(command: &str, args: &Args<'_>) -> CommandError {
+    let asked = args.get(1).unwrap_or_default();
+    let shown = String::from_utf8_lossy(&asked[..asked.len().min(128)]).into_owned();
+    CommandError::other(format!("unknown subcommand '{shown}'. Try {} HELP.", command.to_uppercase()))
+}
+
+/// The error about a wrong number of arguments of a subcommand.
+pub fn arity(command: &str, subcommand: &str) -> CommandError {
+    CommandError::Arity(format!("{command}|{subcommand}").into())
+}
+
+/// A HELP reply: a line about the command, then for each subcommand its grammar and what it does.
+pub fn write_help(out: &mut Encoder<'_>, command: &str, subcommands: &[(&str, &str)]) {
+    out.array(1 + 2 * (subcommands.len() + 1));
+    out.simple(format!("{command} <subcommand> [<arg> ...]. Subcommands are:"));
+    for (grammar, meaning) in subcommands.iter().chain(&[("HELP", "Print this help.")]) {
+        out.simple(grammar);
+        out.simple(format!("    {meaning}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::testing::{reply, with_args};
+
+    #[test]
+    fn an_unknown_subcommand_is_named() {
+        let error = with_args(&["CONFIG", "FOO"], |args| unknown_subcommand("config", &args));
+        assert_eq!(error.to_string(), "ERR unknown subcommand 'FOO'. Try CONFIG HELP.");
+        assert_eq!(
+            arity("config", "get").to_string(),
+            "ERR wrong number of arguments for 'config|get' command"
+        );
+    }
+
+    #[test]
+    fn help_lists_the_subcommands() {
+        let help = reply(false, |out| write_help(out, "X", &[("DO <it>", "Does it.")]));
+        assert_eq!(
+            help,
+            "*5\r\n+X <subcommand> [<arg> ...]. Subcommands are:\r\n+DO <it>\r\n+    Does it.\r\n+HELP\r\n+    Print this help.\r\n"
+        );
+    }
+}
