@@ -92,9 +92,10 @@ fn peek_goes_on_where_it_ended() {
 #[test]
 fn a_scan_visits_everything_once() {
     let mut scene = Scene::new();
-    let ids: BTreeSet<JobId> = (0..3000)
-        .map(|i| scene.add(&format!("q{}", i % 500), ""))
-        .collect();
+    let mut ids = BTreeSet::new();
+    for i in 0..500 {
+        ids.extend(scene.fill(6, &job(&format!("q{i}"), "")));
+    }
     let of_jobs = ScanOf::Jobs(jscan::Filter::default());
     for count in [0, 1, 100, usize::MAX] {
         let items = scan_all(&mut scene, &of_jobs, count);
