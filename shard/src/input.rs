@@ -44,7 +44,13 @@ pub enum Input<'a> {
         /// How many bytes.
         bytes: usize,
     },
-    /// The client closed its connection, or it failed. The session is gone after this.
+    /// The client sends nothing more. It may have closed its connection, or only its writing side and still read: what it
+    /// asked for is answered, then the session asks for `Effect::Close`; a command that blocks it ends at once.
+    HalfClosed {
+        /// Whose.
+        session: SessionId,
+    },
+    /// The connection failed, or the client closed it. The session is gone after this.
     Disconnected {
         /// Whose.
         session: SessionId,
@@ -106,7 +112,8 @@ pub enum Effect {
         /// Whose.
         session: SessionId,
     },
-    /// Close the connection once its output is written (`flush`) or at once. The session is gone.
+    /// Close the connection, after what was taken before and `flush` are written; at once, dropping what was taken and
+    /// not told as sent, when `flush` is empty (an empty chunk in it means: only what was taken). The session is gone.
     Close {
         /// Whose.
         session: SessionId,
