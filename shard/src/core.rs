@@ -172,9 +172,6 @@ impl Mesh {
         batch.append(&mut self.lanes[usize::from(to)].outbox);
     }
 
-    pub fn has_outbound(&self) -> bool {
-        self.lanes.iter().any(|lane| !lane.outbox.is_empty())
-    }
 }
 
 impl Core {
@@ -319,9 +316,13 @@ impl Core {
     pub(crate) fn monitor_ended(&mut self, session: SessionId) {
         self.feed.monitors.retain(|&monitor| monitor != session);
         if self.feed.monitors.is_empty() {
-            let change = Change::Monitor { shard: self.shard, on: false };
-            self.send_node(0, NodeMessage::Ask { ticket: None, change });
+            self.ask_for_no_feed();
         }
+    }
+
+    pub(crate) fn ask_for_no_feed(&mut self) {
+        let change = Change::Monitor { shard: self.shard, on: false };
+        self.send_node(0, NodeMessage::Ask { ticket: None, change });
     }
 
     pub(crate) fn memory_charge(&mut self, bytes: u64) {

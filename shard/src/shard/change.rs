@@ -36,6 +36,10 @@ impl Shard {
                 self.core.feed.shards.retain(|&wants| wants != shard);
                 if on {
                     self.core.feed.shards.push(shard);
+                } else if shard == self.core.shard && !self.core.feed.monitors.is_empty() {
+                    // A monitor came while the last one before it left.
+                    let change = Change::Monitor { shard, on: true };
+                    self.core.send_node(0, NodeMessage::Ask { ticket: None, change });
                 }
                 0
             }

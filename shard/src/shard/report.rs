@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::clock::Now;
 use crate::commands::view::Part;
 use crate::commands::{Gather, client};
-use crate::node::{Change, NodeMessage};
+use crate::node::NodeMessage;
 use crate::session::Session;
 use crate::shard::Shard;
 use crate::stats::Gauges;
@@ -62,16 +62,12 @@ impl Shard {
     /// Shows lines to this shard's monitors.
     pub(super) fn show_feed(&mut self, now: Now, lines: &[Bytes], dropped: u64) {
         self.core.stats.counters.monitor_lines_dropped += dropped;
+        if self.core.feed.monitors.is_empty() {
+            // The session that asked was gone before the node had changed.
+            self.core.ask_for_no_feed();
+        }
         for monitor in self.core.feed.monitors.clone() {
             self.with(now, monitor, |engine| engine.show_feed(lines, dropped));
         }
-    }
-}
-
-impl crate::core::Core {
-    /// A session became a monitor; the other shards are told with the first.
-    pub(crate) fn monitor_began(&mut self, session: crate::message::SessionId) -> Option<Change> {
-        self.feed.monitors.push(session);
-        (self.feed.monitors.len() == 1).then_some(Change::Monitor { shard: self.shard, on: true })
     }
 }
