@@ -1,1 +1,9 @@
 //! Client code of shardq's tools, shared with the server's tests.
+//!
+//! Reading order: [`address`] (where a server is), [`client`] with [`reply`] (one blocking connection, for tests
+//! and for control commands).
+//! Nothing here knows the server's code: a tool sees what any client sees.
+
+pub mod address;
+pub mod client;
+pub mod reply;
