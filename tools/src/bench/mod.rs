@@ -30,6 +30,8 @@ pub use error::BenchError;
 pub use options::Options;
 pub use report::Report;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use crate::client::Client;
 use options::PhaseChoice;
 use phase::Phase;
@@ -53,6 +55,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     }
     // The thread that watches shares the generator's CPUs, so that it never takes time from the server's.
     phase::pin(options, 0)?;
+    raise_file_limit();
     let mut control = Client::connect(&options.address(), phase::CONNECT_TIMEOUT)?;
     let server = Process::of_server(&mut control)?;
     let mut report = Report {
@@ -91,6 +94,18 @@ fn phases(choice: PhaseChoice) -> Vec<(Phase, u32)> {
 fn run_from_clock() -> u32 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     since_epoch.as_micros() as u32
+}
+
+/// Allows as many connections as the system lets us. Should that be too few, the connection that fails says so.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            ..limit
+        },
+    );
 }
 
 fn load(options: &Options) -> Load {

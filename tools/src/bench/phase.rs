@@ -3,7 +3,7 @@
 //! All connections stand before the clock starts, and the server's CPU time is read just before and just after. What
 //! counts as the end is the last answer that brought something, not the moment the last blocked consumer gave up.
 
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use super::board::{Board, Watch};
@@ -189,6 +189,7 @@ fn run_threads(
                 sender.send(result).expect("the receiver is there");
             });
         }
+        drop(sender);
         let mut sum = Ok(Outcome::new(started_at));
         let mut stalled = false;
         while left > 0 {
@@ -197,11 +198,13 @@ fn run_threads(
                     left -= 1;
                     sum = together(sum, result);
                 }
-                Err(_) if watch.look(Instant::now()) && !stalled => {
+                Err(RecvTimeoutError::Timeout) if watch.look(Instant::now()) => {
                     stalled = true;
                     board.stop();
                 }
-                Err(_) => {}
+                Err(RecvTimeoutError::Timeout) => {}
+                // A thread panicked; the end of the scope passes that on.
+                Err(RecvTimeoutError::Disconnected) => break,
             }
         }
         sum.map(|outcome| (outcome, stalled))
