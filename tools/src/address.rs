@@ -1,7 +1,8 @@
 //! Where a server listens, and how to open a socket to it.
 //!
 //! TCP and Unix sockets behave alike from here on: whoever holds a [`Socket`] need not know which one it is.
-//! TCP sockets are opened with Nagle's algorithm off, since a delayed request would be measured as the server's delay.
+//! TCP sockets are opened with Nagle's algorithm off, since a delayed request would be measured as the
+//! server's delay.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -73,7 +74,8 @@ pub enum Socket {
 }
 
 impl Socket {
-    /// True if the peer runs on this machine: over a Unix socket, or over TCP with the same address at both ends.
+    /// True if the peer runs on this machine: over a Unix socket, or over TCP with the same address at both
+    /// ends.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Unix(_) => true,

@@ -1,8 +1,8 @@
 //! A small blocking client: one connection, commands as arrays of byte strings, replies decoded or raw.
 //!
-//! Made for tests and control commands, not for speed (the bench drives its own sockets). It hides nothing: an error
-//! reply is a [`Reply`], bytes can be written and read as they are, and a read that times out keeps what has
-//! arrived, so that the next read goes on where it stopped.
+//! Made for tests and control commands, not for speed (the bench drives its own sockets). It hides nothing:
+//! an error reply is a [`Reply`], bytes can be written and read as they are, and a read that times out keeps
+//! what has arrived, so that the next read goes on where it stopped.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -13,11 +13,12 @@ use redis_protocol::error::RedisProtocolError;
 use crate::address::{Address, Socket};
 use crate::reply::{self, Protocol, Reply};
 
-/// Smallest and largest number of bytes asked of the socket at once; in between it grows with the reply, so that a
-/// large reply is not decoded from its start for every few bytes.
+/// Smallest and largest number of bytes asked of the socket at once; in between it grows with the reply, so
+/// that a large reply is not decoded from its start for every few bytes.
 const READ_BYTES: std::ops::Range<usize> = 4 * 1024..4 * 1024 * 1024;
 
-/// Why a call of the client failed. The connection is of no further use, except after [`ClientError::TimedOut`].
+/// Why a call of the client failed. The connection is of no further use, except after
+/// [`ClientError::TimedOut`].
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No connection came about.
@@ -67,8 +68,8 @@ impl From<io::Error> for ClientError {
 pub struct Client {
     socket: Socket,
     protocol: Protocol,
-    /// Bytes that arrived; those before `read` have been read. They are dropped only before more arrive, so that
-    /// reading many small replies does not move the rest each time.
+    /// Bytes that arrived; those before `read` have been read. They are dropped only before more arrive, so
+    /// that reading many small replies does not move the rest each time.
     arrived: Vec<u8>,
     read: usize,
 }
@@ -90,7 +91,8 @@ impl Client {
         })
     }
 
-    /// Like [`Client::connect`], then `HELLO 3`: replies are RESP3 from here on. Returns the handshake's reply too.
+    /// Like [`Client::connect`], then `HELLO 3`: replies are RESP3 from here on. Returns the handshake's
+    /// reply too.
     pub fn connect_resp3(address: &Address, timeout: Duration) -> Result<(Self, Reply), ClientError> {
         let mut client = Self::connect(address, timeout)?;
         let hello = client.hello3()?;
@@ -99,7 +101,8 @@ impl Client {
 
     /// Switches the connection to RESP3 by `HELLO 3`.
     pub fn hello3(&mut self) -> Result<Reply, ClientError> {
-        // A map needs RESP3's decoder; a refusal (`-ERR`) is the same in both, and the connection then stays RESP2.
+        // A map needs RESP3's decoder; a refusal (`-ERR`) is the same in both, and the connection then stays
+        // RESP2.
         let before = std::mem::replace(&mut self.protocol, Protocol::Resp3);
         let result = self.call_ok(&["HELLO", "3"]);
         if result.is_err() {
@@ -132,8 +135,8 @@ impl Client {
 
     /// Sends all commands in one write, then reads as many replies.
     ///
-    /// Nothing is read while it writes: a pipeline whose replies exceed the socket buffers needs `send` on one thread
-    /// and `read_reply` on another, or smaller pieces.
+    /// Nothing is read while it writes: a pipeline whose replies exceed the socket buffers needs `send` on
+    /// one thread and `read_reply` on another, or smaller pieces.
     pub fn pipeline<A: AsRef<[u8]>, C: AsRef<[A]>>(
         &mut self,
         commands: &[C],
@@ -182,7 +185,8 @@ impl Client {
         Ok(bytes)
     }
 
-    /// Reads until the server closes the connection: all bytes that came before. An orderly end and a reset both count.
+    /// Reads until the server closes the connection: all bytes that came before. An orderly end and a reset
+    /// both count.
     pub fn read_to_close(&mut self) -> Result<Vec<u8>, ClientError> {
         loop {
             match self.fill() {

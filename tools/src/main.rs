@@ -1,6 +1,7 @@
 //! `shardq-cli`: tools for a running shardq.
 //!
-//! Results go to standard output, progress and errors to standard error; the exit code is 0 only if all went well.
+//! Results go to standard output, progress and errors to standard error; the exit code is 0 only if all went
+//! well.
 
 use std::process::ExitCode;
 

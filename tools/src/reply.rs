@@ -1,9 +1,9 @@
 //! What a server answers, decoded: one type for RESP2 and RESP3.
 //!
-//! Decoding is redis-protocol's, an implementation that is not ours, so that a test which reads replies with it also
-//! checks the server's encoder. Two things get lost on the way, by the nature of that library's frames: RESP2's two nulls
-//! (`$-1` and `*-1`) become one, and the entries of a map come in no particular order. Tests that care about those
-//! read raw bytes instead ([`crate::client::Client::read_exact`]).
+//! Decoding is redis-protocol's, an implementation that is not ours, so that a test which reads replies with
+//! it also checks the server's encoder. Two things get lost on the way, by the nature of that library's
+//! frames: RESP2's two nulls (`$-1` and `*-1`) become one, and the entries of a map come in no particular
+//! order. Tests that care about those read raw bytes instead ([`crate::client::Client::read_exact`]).
 
 use redis_protocol::error::RedisProtocolError;
 use redis_protocol::{resp2, resp3};

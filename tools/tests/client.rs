@@ -1,4 +1,5 @@
-//! The blocking client against a server that follows a script: what it must receive, and what it then sends, in pieces.
+//! The blocking client against a server that follows a script: what it must receive, and what it then sends,
+//! in pieces.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -12,7 +13,8 @@ use tools::reply::{Protocol, Reply};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Serves one connection: for each step reads exactly the request, then writes the pieces, 5 ms apart; then closes.
+/// Serves one connection: for each step reads exactly the request, then writes the pieces, 5 ms apart; then
+/// closes.
 fn serve(mut stream: impl Read + Write, script: &[(&str, &[&str])]) {
     for (request, pieces) in script {
         let mut received = vec![0; request.len()];

@@ -1,7 +1,8 @@
 //! What the threads of a load tell each other: how far it is, and when to stop.
 //!
-//! Each generator thread collects its gains and posts them once per turn of its loop, so the shared counters cost nothing
-//! per job. The thread that started the load reads them: to print progress, and to notice that nothing moves.
+//! Each generator thread collects its gains and posts them once per turn of its loop, so the shared counters
+//! cost nothing per job. The thread that started the load reads them: to print progress, and to notice that
+//! nothing moves.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};

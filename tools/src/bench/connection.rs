@@ -1,10 +1,11 @@
 //! One non-blocking connection: its socket, its buffers, and the round it is in.
 //!
-//! A connection is always in one of three states: waiting for the answers of its round, paused between two rounds, or
-//! done. It moves on only in [`Connection::begin`] and [`Connection::ready`], and takes the time once a round: the end of
-//! one is the start of the next.
+//! A connection is always in one of three states: waiting for the answers of its round, paused between two
+//! rounds, or done. It moves on only in [`Connection::begin`] and [`Connection::ready`], and takes the time
+//! once a round: the end of one is the start of the next.
 //!
-//! Readiness comes by edges. A read that does not fill its buffer has emptied the socket, so it is not repeated.
+//! Readiness comes by edges. A read that does not fill its buffer has emptied the socket, so it is not
+//! repeated.
 
 use std::io::{self, Read, Write};
 use std::time::Instant;

@@ -1,9 +1,10 @@
 //! The fetching side of a connection: rounds of acknowledgements and GETJOBs.
 //!
-//! A round starts with the acknowledgement of all jobs of the round before and fills up with GETJOBs; with a pipeline of
-//! one they take turns. Acknowledgements come first since a GETJOB that blocks would hold back what is behind it. For the
-//! same reason only the first GETJOB of a round may block: were it the second, jobs fetched by the first would wait
-//! for their acknowledgement until more jobs come, at the end of a load until the timeout.
+//! A round starts with the acknowledgement of all jobs of the round before and fills up with GETJOBs; with a
+//! pipeline of one they take turns. Acknowledgements come first since a GETJOB that blocks would hold back
+//! what is behind it. For the same reason only the first GETJOB of a round may block: were it the second,
+//! jobs fetched by the first would wait for their acknowledgement until more jobs come, at the end of a load
+//! until the timeout.
 //!
 //! When the load is all received, a consumer acknowledges what it has and is done.
 

@@ -1,8 +1,9 @@
 //! One thread of the load: drives its connections until all their work is done.
 //!
-//! Everything a round needs is prebuilt or kept in the connection, so a turn of the loop is: wait, move each connection
-//! that is ready, wake those whose pause is over, post the gains. One thread makes more than the server under test can
-//! take; whether that holds in a given run shows in the report, which tells the generator's own CPU time.
+//! Everything a round needs is prebuilt or kept in the connection, so a turn of the loop is: wait, move each
+//! connection that is ready, wake those whose pause is over, post the gains. One thread makes more than the
+//! server under test can take; whether that holds in a given run shows in the report, which tells the
+//! generator's own CPU time.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,8 @@ use super::connection::{Connection, Role, State};
 use super::error::BenchError;
 use super::ledger::Ledger;
 
-/// How long a consumer pauses that found nothing, and how often a thread looks at the board when nothing comes.
+/// How long a consumer pauses that found nothing, and how often a thread looks at the board when nothing
+/// comes.
 const PAUSE: Duration = Duration::from_millis(1);
 const IDLE: Duration = Duration::from_millis(50);
 
@@ -109,7 +111,8 @@ impl<'a> Shift<'a> {
     }
 }
 
-/// Drives connections to the end of their work, or until the board says stop. An error stops the other threads too.
+/// Drives connections to the end of their work, or until the board says stop. An error stops the other
+/// threads too.
 pub fn drive(mut connections: Vec<Connection>, mut shift: Shift<'_>) -> Result<Outcome, BenchError> {
     let board = shift.board;
     let result = turn_until_done(&mut connections, &mut shift);

@@ -1,8 +1,8 @@
 //! Which jobs came back: a bit for every job of a load, and the verdict at the end.
 //!
-//! Must hold: a job is `Fresh` exactly once, whichever threads receive it, so bits are set atomically and "all fresh"
-//! means "all received". A bench that cannot fail proves nothing: lost, doubled, foreign and altered jobs each have a
-//! count, and the tests feed it each of them.
+//! Must hold: a job is `Fresh` exactly once, whichever threads receive it, so bits are set atomically and
+//! "all fresh" means "all received". A bench that cannot fail proves nothing: lost, doubled, foreign and
+//! altered jobs each have a count, and the tests feed it each of them.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -1,12 +1,13 @@
 //! The benchmark: a load of jobs against a running server, measured and checked job by job.
 //!
-//! Reading order: [`options`], [`plan`] (what a load is) and [`ledger`] (which jobs came back); [`phase`] (one phase
-//! from connecting to its figures), [`generator`] (a thread's loop), `connection` with its roles `producer`
-//! and `consumer`, and [`scan`] (the replies); [`board`], [`process`] and [`report`] for the figures.
+//! Reading order: [`options`], [`plan`] (what a load is) and [`ledger`] (which jobs came back); [`phase`]
+//! (one phase from connecting to its figures), [`generator`] (a thread's loop), `connection` with its roles
+//! `producer` and `consumer`, and [`scan`] (the replies); [`board`], [`process`] and [`report`] for the
+//! figures.
 //!
-//! A bench fails for two kinds of reason: it could not run ([`error::BenchError`]), or it ran and jobs were missing,
-//! doubled or altered ([`Report::passed`]). Figures of a server that loses jobs are worth nothing, so both end
-//! with exit code 1.
+//! A bench fails for two kinds of reason: it could not run ([`error::BenchError`]), or it ran and jobs were
+//! missing, doubled or altered ([`Report::passed`]). Figures of a server that loses jobs are worth nothing,
+//! so both end with exit code 1.
 
 pub mod options;
 pub mod plan;
@@ -79,8 +80,8 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     Ok(report)
 }
 
-/// Phases in their order, each with the number of its load: a drain gets what the add before it left, other phases make
-/// jobs of their own.
+/// Phases in their order, each with the number of its load: a drain gets what the add before it left, other
+/// phases make jobs of their own.
 fn phases(choice: PhaseChoice) -> Vec<(Phase, u32)> {
     match choice {
         PhaseChoice::Add => vec![(Phase::Add, 0)],
@@ -90,13 +91,15 @@ fn phases(choice: PhaseChoice) -> Vec<(Phase, u32)> {
     }
 }
 
-/// A number no other run of late had: the low bits of the time in microseconds, which come again after 71 minutes.
+/// A number no other run of late had: the low bits of the time in microseconds, which come again after 71
+/// minutes.
 fn run_from_clock() -> u32 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     since_epoch.as_micros() as u32
 }
 
-/// Allows as many connections as the system lets us. Should that be too few, the connection that fails says so.
+/// Allows as many connections as the system lets us. Should that be too few, the connection that fails says
+/// so.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(

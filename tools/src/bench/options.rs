@@ -1,7 +1,7 @@
 //! The command line of `shardq-cli bench`.
 //!
-//! What can be checked without a server is checked here, so that the rest of the bench starts from settings that make
-//! sense together.
+//! What can be checked without a server is checked here, so that the rest of the bench starts from settings
+//! that make sense together.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -13,9 +13,9 @@ use crate::address::Address;
 
 /// Adds, fetches and acknowledges jobs at full speed and checks that none was lost or handed out twice.
 ///
-/// Commands go out in rounds: each connection writes up to --pipeline commands at once and waits for all their
-/// answers before the next round. A consumer acknowledges the jobs of its last round in front of the next round's
-/// fetches. Exits with 1 when a job is missing, doubled or altered.
+/// Commands go out in rounds: each connection writes up to --pipeline commands at once and waits for all
+/// their answers before the next round. A consumer acknowledges the jobs of its last round in front of the
+/// next round's fetches. Exits with 1 when a job is missing, doubled or altered.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Host name or address of the server

@@ -1,7 +1,8 @@
 //! One phase of a bench: open connections, divide them among threads, watch, and add up.
 //!
-//! All connections stand before the clock starts, and the server's CPU time is read just before and just after. What
-//! counts as the end is the last answer that brought something, not the moment the last blocked consumer gave up.
+//! All connections stand before the clock starts, and the server's CPU time is read just before and just
+//! after. What counts as the end is the last answer that brought something, not the moment the last blocked
+//! consumer gave up.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -167,7 +168,8 @@ fn habits(options: &Options, phase: Phase) -> Habits {
     }
 }
 
-/// Runs the generator's threads to their end: their outcome, and whether they were stopped because nothing moved.
+/// Runs the generator's threads to their end: their outcome, and whether they were stopped because nothing
+/// moved.
 fn run_threads(
     options: &Options,
     plan: &Plan,

@@ -1,8 +1,9 @@
 //! What a load consists of: its queues, who adds which jobs, and what a job's body says.
 //!
-//! A job is known by the run that made it, its producer and its sequence number within that producer: 12 bytes at
-//! the start of the body, all in big-endian order, with a fixed byte as padding behind. The run's number is also part
-//! of the queues' names, so a load never meets the jobs of another one unless it is told to (`--run`).
+//! A job is known by the run that made it, its producer and its sequence number within that producer: 12
+//! bytes at the start of the body, all in big-endian order, with a fixed byte as padding behind. The run's
+//! number is also part of the queues' names, so a load never meets the jobs of another one unless it is told
+//! to (`--run`).
 //!
 //! ```text
 //! | run: 4 | producer: 4 | sequence: 4 | padding 'x' ... |
@@ -57,8 +58,8 @@ impl Plan {
         format!("bench-{:08x}-{queue}", self.run).into_bytes()
     }
 
-    /// The queues of one of `members` connections: one queue each while there are enough connections, else every
-    /// queue has exactly one connection.
+    /// The queues of one of `members` connections: one queue each while there are enough connections, else
+    /// every queue has exactly one connection.
     pub fn queues_of(&self, member: u32, members: u32) -> Vec<u32> {
         if members >= self.queues {
             return vec![member % self.queues];

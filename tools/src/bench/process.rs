@@ -1,8 +1,8 @@
 //! What a process uses, as the operating system tells it: CPU time and memory.
 //!
-//! The server under test is asked for its process number (INFO's `process_id`) and then watched from outside, so the
-//! figures need not be believed from the server itself. That works only where it runs on this machine and in the
-//! same process namespace; elsewhere a report has no such figures.
+//! The server under test is asked for its process number (INFO's `process_id`) and then watched from outside,
+//! so the figures need not be believed from the server itself. That works only where it runs on this machine
+//! and in the same process namespace; elsewhere a report has no such figures.
 
 use std::io;
 

@@ -1,7 +1,7 @@
 //! The adding side of a connection: rounds of ADDJOB, each job with its own mark.
 //!
-//! The whole command is prebuilt per queue, with the producer's number in it; a round copies it as often as it has
-//! jobs and writes the sequence number into each copy.
+//! The whole command is prebuilt per queue, with the producer's number in it; a round copies it as often as
+//! it has jobs and writes the sequence number into each copy.
 
 use super::board::Gains;
 use super::connection::Round;
@@ -27,8 +27,8 @@ struct Template {
 }
 
 impl Producer {
-    /// The producer with this number, which adds in rounds of `pipeline`; `options` stand behind the timeout of every
-    /// ADDJOB.
+    /// The producer with this number, which adds in rounds of `pipeline`; `options` stand behind the timeout
+    /// of every ADDJOB.
     pub fn new(plan: &Plan, number: u32, pipeline: u32, options: &[String]) -> Self {
         let queues = plan.queues_of(number, plan.producers);
         let templates = queues

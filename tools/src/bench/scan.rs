@@ -1,9 +1,9 @@
 //! An incremental reader of just the replies a bench gets: IDs, numbers, jobs, nothing, errors.
 //!
-//! A general decoder costs more per job than the server under test may take, so this one allocates nothing and hands out
-//! slices of the input. It is resumable: the input holds any number of replies, the last one cut anywhere. The unit it
-//! waits for is one job, not a whole array of jobs, so what is scanned twice stays small. Everything it does not
-//! expect is an error, never a guess.
+//! A general decoder costs more per job than the server under test may take, so this one allocates nothing
+//! and hands out slices of the input. It is resumable: the input holds any number of replies, the last one
+//! cut anywhere. The unit it waits for is one job, not a whole array of jobs, so what is scanned twice stays
+//! small. Everything it does not expect is an error, never a guess.
 
 use memchr::memchr;
 
@@ -53,9 +53,11 @@ pub struct Scanner {
 }
 
 impl Scanner {
-    /// Reads the next event at the start of `input`: the event and the bytes it took, or `None` when it is cut off.
+    /// Reads the next event at the start of `input`: the event and the bytes it took, or `None` when it is
+    /// cut off.
     ///
-    /// The caller drops the bytes taken before the next call; after `None` it calls again with more behind them.
+    /// The caller drops the bytes taken before the next call; after `None` it calls again with more behind
+    /// them.
     pub fn next<'a>(&mut self, input: &'a [u8]) -> Result<Option<(Event<'a>, usize)>, ScanError> {
         let mut cursor = Cursor { input, position: 0 };
         if self.jobs_left > 0 {
@@ -81,7 +83,8 @@ impl Scanner {
         Ok(Some((event, cursor.position)))
     }
 
-    /// The array's header counts as read only together with the first job, which keeps `next` a function of one event.
+    /// The array's header counts as read only together with the first job, which keeps `next` a function of
+    /// one event.
     fn first_job<'a>(
         &mut self,
         cursor: Cursor<'a>,
@@ -131,8 +134,8 @@ impl<'a> Cursor<'a> {
         &self.input[self.position..]
     }
 
-    /// A line of `kind` and a length. These are most lines of a job and have a few bytes each: going digit by digit
-    /// is much faster than searching for their end.
+    /// A line of `kind` and a length. These are most lines of a job and have a few bytes each: going digit by
+    /// digit is much faster than searching for their end.
     fn header(&mut self, kind: u8) -> Result<Option<usize>, ScanError> {
         let rest = self.rest();
         let Some((first, behind)) = rest.split_first() else {

@@ -1,7 +1,8 @@
 //! A broker in a few lines, with faults to order: what the bench's checks are tested against.
 //!
-//! It speaks just ADDJOB, GETJOB, ACKJOB, FASTACK, QLEN and INFO, a thread per connection, all jobs behind one mutex.
-//! It reads requests with redis-protocol, so the bench's prebuilt bytes are checked by a parser that is not ours.
+//! It speaks just ADDJOB, GETJOB, ACKJOB, FASTACK, QLEN and INFO, a thread per connection, all jobs behind
+//! one mutex. It reads requests with redis-protocol, so the bench's prebuilt bytes are checked by a parser
+//! that is not ours.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{Read, Write};
