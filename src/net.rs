@@ -194,16 +194,12 @@ impl Net {
 
     /// Closes the connection of a session that is gone: after sending what waits and `flush`, or at once, dropping what
     /// waits, when `flush` is empty.
-    pub fn close(&mut self, session: SessionId, flush: Vec<Bytes>, now_us: u64) {
+    pub fn close(&mut self, session: SessionId) {
         let Some(place) = self.place_of(session) else {
             return;
         };
         self.forget_session(session);
-        if flush.is_empty() {
-            self.remove(place);
-        } else {
-            self.linger(place, flush, now_us);
-        }
+        self.remove(place);
     }
 
     /// Sets the keepalive of all connections, and of those to come.

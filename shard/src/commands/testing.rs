@@ -7,7 +7,9 @@ pub fn with_args<T, W: AsRef<[u8]>>(words: &[W], look: impl FnOnce(Args<'_>) -> 
     let mut request = Vec::new();
     encode_request(words, &mut request);
     let mut parser = Parser::new();
-    let args = parser.next(&mut &request[..], &RequestLimits::FULL).expect("a well-formed request");
+    let args = parser
+        .next(&mut &request[..], &RequestLimits::FULL)
+        .expect("a well-formed request");
     look(args.expect("a whole request"))
 }
 

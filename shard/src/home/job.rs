@@ -97,7 +97,11 @@ pub struct Job {
 impl Job {
     /// Its state in the words of the reference.
     pub fn state(&self) -> JobState {
-        if self.is_queued() { JobState::Queued } else { JobState::Active }
+        if self.is_queued() {
+            JobState::Queued
+        } else {
+            JobState::Active
+        }
     }
 
     /// Whether it counts as being in its queue.

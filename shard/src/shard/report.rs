@@ -20,7 +20,11 @@ impl Shard {
             }
             Gather::Clients(filter) => {
                 let fitting = self.sessions().filter(|session| client::fits(filter, session));
-                Part::Clients(fitting.map(|session| (session.client.id, client::line(session, now))).collect())
+                Part::Clients(
+                    fitting
+                        .map(|session| (session.client.id, client::line(session, now)))
+                        .collect(),
+                )
             }
             Gather::Slow(count) => Part::Slow(self.core.stats.slowlog.newest(*count)),
             Gather::Latency => Part::Latency(self.core.stats.latency.events()),
@@ -38,7 +42,11 @@ impl Shard {
         Gauges {
             sessions: self.sessions.len() as u64,
             blocked_sessions: self.sessions().filter(|session| session.is_blocked()).count() as u64,
-            longest_output_bytes: self.sessions().map(|s| s.output_bytes() as u64).max().unwrap_or(0),
+            longest_output_bytes: self
+                .sessions()
+                .map(|s| s.output_bytes() as u64)
+                .max()
+                .unwrap_or(0),
             biggest_input_bytes: self.sessions().map(|s| s.input_bytes() as u64).max().unwrap_or(0),
             jobs: there.jobs,
             queues: there.queues,
@@ -55,7 +63,13 @@ impl Shard {
         }
         let (lines, dropped) = self.core.feed.take();
         for shard in self.core.feed.shards.clone() {
-            self.core.send_node(shard, NodeMessage::Feed { lines: lines.clone(), dropped });
+            self.core.send_node(
+                shard,
+                NodeMessage::Feed {
+                    lines: lines.clone(),
+                    dropped,
+                },
+            );
         }
     }
 
