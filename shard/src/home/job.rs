@@ -125,7 +125,8 @@ impl Job {
 
     /// Whether ENQUEUE and NACK may bring it into its queue.
     pub fn may_enter(&self) -> bool {
-        !self.is_queued() && !(self.at_most_once() && self.delivered)
+        let spent = self.at_most_once() && self.delivered;
+        !spent && !self.is_queued()
     }
 
     /// Its lease time in milliseconds.

@@ -74,7 +74,7 @@ fn peek_goes_on_where_it_ended() {
     let mut scene = Scene::new();
     let many = 2 * TAKE_STEP as usize + 100;
     (0..many).for_each(|i| _ = scene.add("q", &i.to_string()));
-    scene.offered(&["q"], 300, Patience::Jobs);
+    scene.offered(&["q"], 256, Patience::Jobs);
     for (count, last) in [(i64::MAX, (many - 1).to_string()), (-2000, "0".to_owned())] {
         let (mut jobs, mut next) = peek(&mut scene, count, None);
         assert_eq!(jobs.len(), TAKE_STEP as usize);
