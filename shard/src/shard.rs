@@ -205,6 +205,11 @@ impl Shard {
         sessions.into_iter().chain(home).min()
     }
 
+    /// The present settings.
+    pub fn settings(&self) -> &Settings {
+        &self.core.settings
+    }
+
     /// Checks the whole state against its invariants; for tests, since it looks at every job.
     pub fn check(&self) {
         self.core.home.check();

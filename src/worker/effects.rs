@@ -32,7 +32,7 @@ impl Worker {
     fn perform(&mut self, now: Now, effect: Effect) {
         match effect {
             Effect::Send { session } => self.dirty.push(session),
-            Effect::Close { session, flush } => self.net.close(session, flush, now.mono_us),
+            Effect::Close { session } => self.net.close(session, now.mono_us),
             Effect::Reading { session, on } => self.net.set_reading(session, on),
             Effect::Assign {
                 connection,
@@ -61,12 +61,9 @@ impl Worker {
 
     /// Makes the session of a connection that was assigned to this shard.
     pub(super) fn connect(&mut self, now: Now, arrival: Arrival, client: u64) {
-        // The number of the connection mattered to shard 0 only, until it was assigned.
-        let connection = ConnectionId(client);
         let shard = &mut self.shard;
-        self.net.adopt(arrival, |peer, local| {
-            shard.connect(now, connection, client, peer, local)
-        });
+        self.net
+            .adopt(arrival, |peer, local| shard.connect(now, client, peer, local));
     }
 
     fn placed(&mut self, connection: ConnectionId) -> Arrival {
