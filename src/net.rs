@@ -8,8 +8,8 @@
 //! - Output is sent at once, all chunks in one system call; only what the kernel does not take waits for the socket.
 //! - Bytes are told as sent when the kernel has them, and never before.
 //! - After the client has shut down its writing side it is still sent what it asked for.
-//! - A connection that is closed with output is flushed first, and its input is read away meanwhile: the kernel answers
-//!   unread input with a reset, which takes the last reply away from the client. Both end after [`LINGER_US`].
+//! - After a connection's last output its input is read away until the client closes too: the kernel answers unread input
+//!   with a reset, which would take the last reply away from the client. This ends after [`LINGER_US`].
 
 mod accept;
 mod connection;
@@ -172,7 +172,7 @@ impl Net {
     /// Bytes that were given to [`Net::send`] and not taken by the kernel.
     pub fn unsent(&self, session: SessionId) -> usize {
         self.place_of(session)
-            .and_then(|place| self.places[place.index as usize].connection.as_ref())
+            .and_then(|place| self.connection(place))
             .map_or(0, Connection::unsent_bytes)
     }
 
@@ -192,14 +192,21 @@ impl Net {
         }
     }
 
-    /// Closes the connection of a session that is gone: after sending what waits and `flush`, or at once, dropping what
-    /// waits, when `flush` is empty.
-    pub fn close(&mut self, session: SessionId) {
+    /// Closes the connection of a session that is gone, and drops what waits to be sent: a session that wants its output
+    /// delivered closes when all of it was told as sent.
+    pub fn close(&mut self, session: SessionId, now_us: u64) {
         let Some(place) = self.place_of(session) else {
             return;
         };
         self.forget_session(session);
-        self.remove(place);
+        if self
+            .connection(place)
+            .is_some_and(|connection| connection.unsent_bytes() == 0)
+        {
+            self.linger(place, Vec::new(), now_us);
+        } else {
+            self.remove(place);
+        }
     }
 
     /// Sets the keepalive of all connections, and of those to come.
@@ -417,6 +424,15 @@ impl Net {
     fn place_of(&self, session: SessionId) -> Option<Place> {
         let (generation, place) = (*self.sessions.get(session.index as usize)?)?;
         (generation == session.generation).then_some(place)
+    }
+
+    fn connection(&self, place: Place) -> Option<&Connection> {
+        let entry = &self.places[place.index as usize];
+        if entry.generation == place.generation {
+            entry.connection.as_ref()
+        } else {
+            None
+        }
     }
 
     fn connection_mut(&mut self, place: Place) -> Option<&mut Connection> {

@@ -232,7 +232,7 @@ impl Shard {
         sessions.into_iter().chain(home).min()
     }
 
-    /// The settings as they are now.
+    /// The present settings.
     pub fn settings(&self) -> &Settings {
         &self.core.settings
     }

@@ -32,7 +32,7 @@ impl Worker {
     fn perform(&mut self, now: Now, effect: Effect) {
         match effect {
             Effect::Send { session } => self.dirty.push(session),
-            Effect::Close { session } => self.net.close(session),
+            Effect::Close { session } => self.net.close(session, now.mono_us),
             Effect::Reading { session, on } => self.net.set_reading(session, on),
             Effect::Assign {
                 connection,
