@@ -4,6 +4,8 @@
 //! starts the plan when its place in the order of the connection has come (`sessions.md`): at once for what has one
 //! home shard and cannot block, else when everything earlier is answered.
 
+#[cfg(test)]
+mod administration_tests;
 pub mod auth;
 pub mod bgrewriteaof;
 pub mod client;
