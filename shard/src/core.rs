@@ -301,7 +301,7 @@ impl Core {
     /// An input of a socket is handled from now on.
     pub(crate) fn begin_input(&mut self, now: Now) {
         self.input_started_us = Some(now.mono_us);
-        self.stats.observe(now);
+        self.stats.observe(now, self.home.memory.used());
     }
 
     /// The commands of the last input get their share of the time since it began.
@@ -312,7 +312,7 @@ impl Core {
     }
 
     pub(crate) fn snapshot(&mut self, now: Now, gauges: Gauges) -> ShardStats {
-        self.stats.snapshot(now, gauges)
+        self.stats.snapshot(now, gauges, &self.home.counters)
     }
 
     /// A monitor is gone; the other shards are told with the last.

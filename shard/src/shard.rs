@@ -157,7 +157,7 @@ impl Shard {
                 self.with(now, session, |engine| engine.sent(bytes));
             }
             Input::HalfClosed { session } => {
-                self.with(now, session, Engine::half_closed);
+                self.with(now, session, |engine| engine.half_closed());
             }
             Input::Disconnected { session } => self.end_session(now, session, false),
             Input::Mesh { from, messages } => {
@@ -315,7 +315,7 @@ impl Shard {
     fn session_timer(&mut self, now: Now, timer: SessionTimer) {
         match timer {
             SessionTimer::Command(session) => {
-                let alive = self.with(now, session, Engine::timer_fired);
+                let alive = self.with(now, session, |engine| engine.timer_fired());
                 assert!(alive, "a session that ends cancels its timers");
             }
             SessionTimer::Idle(session) => self.idle_check(now, session),
@@ -380,7 +380,7 @@ impl Shard {
 
     /// Ends a session: `close` when it is this side that closes the connection.
     fn end_session(&mut self, now: Now, session: SessionId, close: bool) {
-        if !self.with(now, session, Engine::disconnect) {
+        if !self.with(now, session, |engine| engine.disconnect()) {
             return;
         }
         if close {
@@ -431,7 +431,7 @@ impl Shard {
         let mut send = |to: ShardNo, message: NodeMessage| sent.push((to, message));
         let coordinator = self.core.coordinator.as_mut().expect("it is for shard 0");
         match message {
-            NodeMessage::Ask { ticket, change } => coordinator.ask(Some(ticket), change, &mut send),
+            NodeMessage::Ask { ticket, change } => coordinator.ask(ticket, change, &mut send),
             NodeMessage::Stop => coordinator.ask(None, Change::Shutdown, &mut send),
             NodeMessage::Applied { number, count } => coordinator.applied(number, count, &mut send),
             NodeMessage::Ended { sessions } => coordinator.ended(from, sessions),

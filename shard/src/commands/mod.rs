@@ -4,6 +4,8 @@
 //! starts the plan when its place in the order of the connection has come (`sessions.md`): at once for what has one
 //! home shard and cannot block, else when everything earlier is answered.
 
+pub mod ackjob;
+pub mod addjob;
 #[cfg(test)]
 mod administration_tests;
 pub mod auth;
@@ -13,17 +15,31 @@ pub mod cluster;
 pub mod command;
 pub mod config;
 pub mod debug;
+pub mod deljob;
+pub mod dequeue;
 pub mod echo;
+pub mod enqueue;
+pub mod fastack;
+pub mod getjob;
 pub mod hello;
+mod ids;
 pub mod info;
+pub mod jscan;
 pub mod latency;
 pub mod loadjob;
 pub mod monitor;
+pub mod nack;
+pub mod pause;
 pub mod ping;
+pub mod qlen;
+pub mod qpeek;
+pub mod qscan;
+pub mod qstat;
 pub mod quit;
 pub mod redact;
 pub mod reset;
 pub mod select;
+pub mod show;
 pub mod shutdown;
 pub mod slowlog;
 pub mod table;
@@ -32,6 +48,9 @@ pub(crate) mod testing;
 pub mod time;
 pub mod view;
 pub mod words;
+pub mod working;
+
+pub use self::{addjob::AddJob, getjob::GetJob, pause::Pause, qpeek::Peek, qscan::Scan};
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -39,10 +58,9 @@ use smallvec::SmallVec;
 use crate::clock::Now;
 use crate::core::Core;
 use crate::error::CommandError;
-use crate::home::Home;
 use crate::id::JobId;
 use crate::input::{Question, Told};
-use crate::message::{Answer, Take, Ticket};
+use crate::message::Take;
 use crate::node::Change;
 use crate::session::Session;
 use crate::slot::Slot;

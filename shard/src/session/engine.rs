@@ -13,7 +13,6 @@ use crate::commands::view::Part;
 use crate::commands::{Call, Finish, Flags, GetJob, IdVerb, Plan, Request, table};
 use crate::core::{Core, SessionTimer};
 use crate::error::CommandError;
-use crate::id::JobId;
 use crate::input::{Effect, Told};
 use crate::limits;
 use crate::message::{Answer, Handed, Manner, Message, Patience, Take, Ticket};
@@ -233,7 +232,7 @@ impl Engine<'_> {
             }
             Plan::Change { change, finish } => {
                 let ticket = self.session.ticket(self.session.first_pending);
-                self.core.send_node(0, NodeMessage::Ask { ticket, change });
+                self.core.send_node(0, NodeMessage::Ask { ticket: Some(ticket), change });
                 Kind::Change { args: keep(args), finish }
             }
             Plan::Ask { question, finish } => {
@@ -262,11 +261,11 @@ impl Engine<'_> {
     /// The short way of most GETJOBs: all queues are here, and so are jobs. Gives the command back when it is not so short.
     fn get_here(&mut self, ask: GetJob) -> Option<GetJob> {
         let here = |queue: &crate::wire::Blob| Slot::of_queue(queue).home(self.core.shards) == self.core.shard;
-        if ask.count > limits::TAKE_STEP || !ask.queues.iter().all(here) {
+        if ask.count > u64::from(limits::TAKE_STEP) || !ask.queues.iter().all(here) {
             return Some(ask);
         }
         let queues = ask.queues.iter().enumerate().map(|(place, queue)| (place as u32, queue.clone())).collect();
-        let take = Take { queues, count: ask.count, manner: Manner::Deliver, patience: Patience::None };
+        let take = Take { queues, count: ask.count as u32, manner: Manner::Deliver, patience: Patience::None };
         let ticket = self.session.ticket(self.session.first_pending);
         let answer = self.core.home.request(self.now, ticket, Request::Take(take));
         if matches!(answer, Answer::Nothing) {
@@ -292,7 +291,7 @@ impl Engine<'_> {
         if let Some(kept) = kept {
             let reply = std::mem::replace(&mut self.session.output, kept);
             if replies_before == Replies::Off && self.session.client.replies == Replies::On {
-                self.session.output.append_all(reply);
+                reply_chunks(reply, &mut self.session.output);
             }
         }
     }
@@ -324,12 +323,13 @@ impl Engine<'_> {
             let (_, request) = progress.unsent.pop_front().expect("its front was there");
             progress.open += 1;
             let ticket = Ticket { shard: self.core.shard, session: self.session.id, request: progress.request };
-            if let Request::Gather(ask) = request
-                && target == self.core.shard
-            {
-                self.core.gather_later(ticket, ask);
-            } else if let Some(answer) = self.ask(target, ticket, request) {
-                self.absorb(target, answer, true);
+            match request {
+                Request::Gather(ask) if target == self.core.shard => self.core.gather_later(target, ticket, ask),
+                request => {
+                    if let Some(answer) = self.ask(target, ticket, request) {
+                        self.absorb(target, answer, true);
+                    }
+                }
             }
         }
         self.finish_if_complete();
@@ -749,7 +749,7 @@ fn overlap_target(plan: &Plan, shards: u16) -> Option<ShardNo> {
             homes.all(|home| home == first).then_some(first)
         }
         Plan::GetJob(ask) => {
-            if !ask.nohang || ask.count > limits::TAKE_STEP {
+            if !ask.nohang || ask.count > u64::from(limits::TAKE_STEP) {
                 return None;
             }
             let mut homes = ask.queues.iter().map(|queue| Slot::of_queue(queue).home(shards));
@@ -762,7 +762,7 @@ fn overlap_target(plan: &Plan, shards: u16) -> Option<ShardNo> {
 
 fn take_at_once(ask: GetJob) -> Take {
     let queues = ask.queues.into_iter().enumerate().map(|(place, queue)| (place as u32, queue)).collect();
-    Take { queues, count: ask.count, manner: Manner::Deliver, patience: Patience::Reserved }
+    Take { queues, count: ask.count as u32, manner: Manner::Deliver, patience: Patience::Reserved }
 }
 
 fn take_requests(takes: VecDeque<(ShardNo, Take)>) -> VecDeque<(ShardNo, Request)> {
@@ -778,5 +778,12 @@ fn write_ids(session: &mut Session, ids: IdsProgress) {
         (Some(error), _) => session.encoder().error(&error.to_string()),
         (None, IdVerb::Enqueue | IdVerb::Nack) => reply::write_entered(session, ids.counted, ids.paused),
         (None, _) => session.encoder().integer(ids.counted),
+    }
+}
+
+/// Moves a reply that was written aside to the output.
+fn reply_chunks(mut reply: Output, output: &mut Output) {
+    while let Some(chunk) = reply.pop_chunk() {
+        output.append_shared(&chunk);
     }
 }

@@ -141,8 +141,8 @@ impl GetJobProgress {
         if self.shards.len() == 1 { Manner::Deliver } else { Manner::Offer }
     }
 
-    fn wanted(&self) -> u32 {
-        self.ask.count.saturating_sub(self.jobs.len() as u32)
+    fn wanted(&self) -> u64 {
+        self.ask.count.saturating_sub(self.jobs.len() as u64)
     }
 
     /// The requests of a new round.
@@ -154,7 +154,7 @@ impl GetJobProgress {
             (true, true) => Patience::Reserved,
             (true, false) => Patience::Jobs,
         };
-        self.round_count = self.wanted().min(step);
+        self.round_count = self.wanted().min(u64::from(step)) as u32;
         self.round_jobs = 0;
         let count = self.round_count;
         self.shards

@@ -7,7 +7,6 @@ use crate::input::{Effect, LogLevel};
 use crate::limits;
 use crate::message::SessionId;
 use crate::node::{Change, NodeMessage};
-use crate::session::Engine;
 use crate::shard::Shard;
 
 impl Shard {
@@ -117,7 +116,7 @@ impl Shard {
         let deadline = now.mono().after_ms(limits::STOP_GRACE_MS);
         self.core.timers.insert(deadline.0, SessionTimer::Stop);
         for session in self.sessions_where(|_| true) {
-            self.with(now, session, Engine::stop);
+            self.with(now, session, |engine| engine.stop());
         }
         self.stop_when_empty();
     }

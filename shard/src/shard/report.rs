@@ -34,13 +34,15 @@ impl Shard {
 
     fn gauges(&self) -> Gauges {
         let home = &self.core.home;
+        let there = home.gauges();
         Gauges {
             sessions: self.sessions.len() as u64,
             blocked_sessions: self.sessions().filter(|session| session.is_blocked()).count() as u64,
             longest_output_bytes: self.sessions().map(|s| s.output_bytes() as u64).max().unwrap_or(0),
             biggest_input_bytes: self.sessions().map(|s| s.input_bytes() as u64).max().unwrap_or(0),
-            jobs: home.counters.jobs,
-            queues: home.counters.queues,
+            jobs: there.jobs,
+            queues: there.queues,
+            queued_jobs: there.queued,
             used_bytes: home.memory.used(),
             ..Gauges::default()
         }

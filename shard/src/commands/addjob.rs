@@ -1,0 +1,180 @@
+//! ADDJOB: a new job.
+//!
+//! `ADDJOB queue body timeout-ms [REPLICATE n] [DELAY s] [RETRY s] [TTL s] [MAXLEN n] [ASYNC]` answers the job's ID. Options in any order, the
+//! last of a kind counts. Checks, the first failure is the answer (reference, 1.5): options as given, timeout, at most once with copies,
+//! delay against TTL, reachable nodes; then at the queue's home: MAXLEN, PAUSE, memory. RETRY 0 alone means one copy.
+
+use super::{Plan, Request};
+use crate::clock::{Mono, Now, SECOND_MS};
+use crate::core::Core;
+use crate::error::CommandError;
+use crate::home::{Entry, Home, Job, Place, Queue};
+use crate::id::JobId;
+use crate::limits::{MAX_SECONDS, MAX_TIMEOUT_MS};
+use crate::session::Session;
+use crate::slot::Slot;
+use crate::structures::NONE;
+use crate::structures::list::Links;
+use crate::wire::number::parse_i64;
+use crate::wire::{Args, Blob};
+
+const DEFAULT_TTL_S: u32 = 86_400;
+const DEFAULT_RETRY_MAX_S: u32 = 300;
+/// Copies that ADDJOB asks for unless told otherwise, as far as there are nodes.
+const DEFAULT_REPLICATE: u16 = 3;
+
+/// A checked ADDJOB.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddJob {
+    /// The queue.
+    pub queue: Blob,
+    /// The body.
+    pub body: Blob,
+    /// How long to wait for copies; 0 is for ever.
+    pub timeout_ms: u64,
+    /// Copies.
+    pub replicate: u16,
+    /// REPLICATE was not given, and there are too few nodes for the default.
+    pub lowered: bool,
+    /// Time to live, from its arrival at the home shard on.
+    pub ttl_s: u32,
+    /// Lease time; 0 is at most once.
+    pub retry_s: u32,
+    /// Delay before it is queued.
+    pub delay_s: u32,
+    /// Refuse when so many are queued.
+    pub max_len: Option<u64>,
+    /// Answer without waiting for copies.
+    pub asynchronous: bool,
+}
+
+/// Grammar, and the checks that need no queue.
+pub fn plan(_core: &Core, _session: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
+    let add = parse(args, 1)?;
+    Ok(Plan::Home { slot: Slot::of_queue(&add.queue), request: Request::Add(add) })
+}
+
+/// The options as given.
+#[derive(Default)]
+struct Options {
+    replicate: Option<u16>,
+    ttl_s: Option<u32>,
+    retry_s: Option<u32>,
+    delay_s: u32,
+    max_len: Option<u64>,
+    asynchronous: bool,
+}
+
+/// `reachable`: nodes that can take a copy, this one included.
+fn parse(args: &Args<'_>, reachable: u16) -> Result<AddJob, CommandError> {
+    let options = parse_options(args)?;
+    let timeout_ms = parse_i64(&args[3]).ok_or(CommandError::NotAnInteger)?;
+    let timeout_ms = u64::try_from(timeout_ms).map_err(|_| CommandError::other("timeout is negative"))?;
+    let ttl_s = options.ttl_s.unwrap_or(DEFAULT_TTL_S);
+    let retry_s = options.retry_s.unwrap_or((ttl_s / 10).clamp(1, DEFAULT_RETRY_MAX_S));
+    if retry_s == 0 && options.replicate.is_some_and(|copies| copies > 1) {
+        return Err(CommandError::other("With RETRY set to 0 (at most once delivery) the only REPLICATE is 1"));
+    }
+    if options.delay_s >= ttl_s {
+        return Err(CommandError::other("The specified DELAY is not smaller than TTL: the job would never be delivered"));
+    }
+    let default = if retry_s == 0 { 1 } else { DEFAULT_REPLICATE };
+    let replicate = options.replicate.unwrap_or(default.min(reachable));
+    if replicate > reachable {
+        return Err(CommandError::NotEnoughNodes);
+    }
+    Ok(AddJob {
+        queue: args.blob(1),
+        body: args.blob(2),
+        timeout_ms: timeout_ms.min(MAX_TIMEOUT_MS),
+        replicate,
+        lowered: options.replicate.is_none() && replicate < default,
+        ttl_s,
+        retry_s,
+        delay_s: options.delay_s,
+        max_len: options.max_len,
+        asynchronous: options.asynchronous,
+    })
+}
+
+fn parse_options(args: &Args<'_>) -> Result<Options, CommandError> {
+    let mut options = Options::default();
+    let mut words = args.iter().skip(4);
+    while let Some(word) = words.next() {
+        if word.eq_ignore_ascii_case(b"async") {
+            options.asynchronous = true;
+            continue;
+        }
+        let is = |name: &[u8]| word.eq_ignore_ascii_case(name);
+        let mut value = |least: u64, most: u64| in_range(words.next(), least, most);
+        if is(b"replicate") {
+            options.replicate = Some(value(1, u16::MAX.into())? as u16);
+        } else if is(b"ttl") {
+            options.ttl_s = Some(value(1, MAX_SECONDS)? as u32);
+        } else if is(b"retry") {
+            options.retry_s = Some(value(0, MAX_SECONDS)? as u32);
+        } else if is(b"delay") {
+            options.delay_s = value(0, MAX_SECONDS)? as u32;
+        } else if is(b"maxlen") {
+            options.max_len = Some(value(1, i64::MAX as u64)?);
+        } else {
+            return Err(CommandError::Syntax);
+        }
+    }
+    Ok(options)
+}
+
+/// The value of an option: a syntax error when there is none.
+fn in_range(value: Option<&[u8]>, least: u64, most: u64) -> Result<u64, CommandError> {
+    let number = parse_i64(value.ok_or(CommandError::Syntax)?);
+    let number = number.and_then(|number| u64::try_from(number).ok());
+    number.filter(|number| (least..=most).contains(number)).ok_or(CommandError::NotAnInteger)
+}
+
+/// Why the queue does not take the job.
+pub(crate) fn refusal(queue: &Queue, add: &AddJob) -> Option<CommandError> {
+    if add.max_len.is_some_and(|max_len| queue.len() >= max_len) {
+        Some(CommandError::MaxLen)
+    } else if queue.pause.input {
+        Some(CommandError::Paused)
+    } else {
+        None
+    }
+}
+
+/// Makes the job, and queues it unless it is delayed.
+pub(crate) fn apply(home: &mut Home, now: Now, add: AddJob) -> JobId {
+    let queue = home.find_or_create_queue(now.mono(), &add.queue);
+    let id = home.new_id(add.queue.as_slice(), add.ttl_s, add.retry_s > 0);
+    let after = |seconds: u32| now.mono().after_ms(u64::from(seconds) * SECOND_MS);
+    home.counters.added += 1;
+    home.counters.added_below_3_copies += u64::from(add.lowered);
+    let delayed = add.delay_s > 0;
+    let ctime = home.next_ctime(now);
+    let job = home.insert_job(Job {
+        id,
+        ctime,
+        expires_at: after(add.ttl_s),
+        enters_at: if delayed { after(add.delay_s) } else { Mono::NEVER },
+        body: add.body,
+        links: Links::DETACHED,
+        queue,
+        timer: None,
+        chain: NONE,
+        offer: NONE,
+        ttl_s: add.ttl_s,
+        retry_s: add.retry_s,
+        delay_s: add.delay_s,
+        nacks: 0,
+        additional_deliveries: 0,
+        deliveries: 0,
+        replicate: add.replicate,
+        place: Place::Idle,
+        delivered: false,
+        entered_before: false,
+    });
+    if !delayed {
+        home.enter(now.mono(), job, Entry::Plain);
+    }
+    id
+}

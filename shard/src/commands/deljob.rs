@@ -1,0 +1,27 @@
+//! DELJOB: forget the jobs on this node.
+//!
+//! `DELJOB id [id ...]` answers how many were here, in whatever state.
+
+use super::{IdVerb, Plan, ids};
+use crate::clock::Mono;
+use crate::core::Core;
+use crate::error::CommandError;
+use crate::home::Home;
+use crate::id::JobId;
+use crate::message::Answer;
+use crate::session::Session;
+use crate::wire::Args;
+
+/// Grammar.
+pub fn plan(_core: &Core, _session: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
+    ids::plan(IdVerb::Delete, args)
+}
+
+/// Removes the jobs.
+pub(crate) fn apply(home: &mut Home, now: Mono, ids: &[JobId]) -> Answer {
+    Answer::Count(ids::count(home, now, ids, |home, job| {
+        home.remove(job);
+        home.counters.deleted += 1;
+        true
+    }))
+}

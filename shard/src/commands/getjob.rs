@@ -1,0 +1,78 @@
+//! GETJOB: jobs of queues, or wait for some.
+//!
+//! `GETJOB [NOHANG] [TIMEOUT ms] [COUNT n] [WITHCOUNTERS] FROM queue [queue ...]` answers up to COUNT jobs: passes over the queues from left to
+//! right, one job per queue and pass. When there is none it waits, up to TIMEOUT (0 is for ever); then null. A job handed out is leased from then
+//! on. Everything behind FROM is a queue. NOHANG creates no queue (weakness 42 of the reference). How it runs over shards: `message.rs`.
+
+use smallvec::SmallVec;
+
+use super::Plan;
+use crate::clock::Mono;
+use crate::core::Core;
+use crate::error::CommandError;
+use crate::home::Home;
+use crate::limits::{MAX_TIMEOUT_MS, OFFER_STEP, TAKE_STEP};
+use crate::message::{Answer, Manner, Take, Ticket};
+use crate::session::Session;
+use crate::wire::number::parse_i64;
+use crate::wire::{Args, Blob};
+
+/// A checked GETJOB.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GetJob {
+    /// The queues as given; at least one.
+    pub queues: SmallVec<[Blob; 1]>,
+    /// How many jobs at the most; at least 1.
+    pub count: u64,
+    /// How long to wait; 0 is for ever.
+    pub timeout_ms: u64,
+    /// Do not wait for jobs.
+    pub nohang: bool,
+    /// Answer with the counters.
+    pub with_counters: bool,
+}
+
+/// Grammar.
+pub fn plan(_core: &Core, _session: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
+    parse(args).map(Plan::GetJob)
+}
+
+fn parse(args: &Args<'_>) -> Result<GetJob, CommandError> {
+    let mut job = GetJob { queues: SmallVec::new(), count: 1, timeout_ms: 0, nohang: false, with_counters: false };
+    let mut at = 1;
+    loop {
+        let word = args.get(at).ok_or(CommandError::Syntax)?;
+        let is = |name: &[u8]| word.eq_ignore_ascii_case(name);
+        let value = || args.get(at + 1).ok_or(CommandError::Syntax);
+        if is(b"from") {
+            break;
+        } else if is(b"nohang") {
+            job.nohang = true;
+        } else if is(b"withcounters") {
+            job.with_counters = true;
+        } else if is(b"timeout") {
+            job.timeout_ms = at_least(0, value()?)?.min(MAX_TIMEOUT_MS);
+            at += 1;
+        } else if is(b"count") {
+            job.count = at_least(1, value()?)?;
+            at += 1;
+        } else {
+            return Err(CommandError::Syntax);
+        }
+        at += 1;
+    }
+    job.queues = (at + 1..args.len()).map(|at| args.blob(at)).collect();
+    if job.queues.is_empty() { Err(CommandError::Syntax) } else { Ok(job) }
+}
+
+fn at_least(least: u64, text: &[u8]) -> Result<u64, CommandError> {
+    let number = parse_i64(text).and_then(|number| u64::try_from(number).ok());
+    number.filter(|&number| number >= least).ok_or(CommandError::NotAnInteger)
+}
+
+/// Takes what is there, or waits.
+pub(crate) fn apply(home: &mut Home, now: Mono, ticket: Ticket, take: Take) -> Answer {
+    let most = if take.manner == Manner::Offer { OFFER_STEP } else { TAKE_STEP };
+    assert!((1..=most).contains(&take.count), "a larger COUNT is served in several steps");
+    home.take(now, ticket, &take)
+}

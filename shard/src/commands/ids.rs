@@ -1,0 +1,53 @@
+//! What the commands about IDs have in common: all IDs are checked before anything is done (reference, 1.4), and each is
+//! handled on its own, in order, doubles too.
+
+use super::{IdVerb, Plan};
+use crate::clock::Mono;
+use crate::error::CommandError;
+use crate::home::Home;
+use crate::id::JobId;
+use crate::message::Answer;
+use crate::wire::Args;
+
+/// `name id [id ...]`.
+pub(super) fn plan(verb: IdVerb, args: &Args<'_>) -> Result<Plan, CommandError> {
+    let ids = args.iter().skip(1).map(parse_id).collect::<Result<_, _>>()?;
+    Ok(Plan::Ids { verb, ids })
+}
+
+/// One well-formed ID.
+pub(super) fn parse_id(text: &[u8]) -> Result<JobId, CommandError> {
+    JobId::parse(text).ok_or(CommandError::BadId)
+}
+
+/// Does something with each job that is here; counts those it was done with.
+pub(super) fn count(home: &mut Home, now: Mono, ids: &[JobId], mut each: impl FnMut(&mut Home, u32) -> bool) -> i64 {
+    let mut counted = 0;
+    for id in ids {
+        if let Some(job) = home.find_job(now, id) {
+            counted += i64::from(each(home, job));
+        }
+    }
+    counted
+}
+
+/// ENQUEUE and NACK: `each` brings a job into its queue. IDs of queues that are paused in are skipped.
+pub(super) fn enter(home: &mut Home, now: Mono, ids: &[JobId], mut each: impl FnMut(&mut Home, u32)) -> Answer {
+    if home.is_out_of_memory() {
+        return Answer::Error(CommandError::OutOfMemory);
+    }
+    let mut paused = 0;
+    let counted = count(home, now, ids, |home, key| {
+        let job = home.job(key);
+        if !job.may_enter() {
+            return false;
+        }
+        if home.queue(job.queue).pause.input {
+            paused += 1;
+            return false;
+        }
+        each(home, key);
+        true
+    });
+    Answer::Entered { counted, paused }
+}

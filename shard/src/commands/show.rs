@@ -1,0 +1,54 @@
+//! SHOW: describe a job.
+//!
+//! `SHOW id` answers the 15 fields of section 1.7 of the reference, or null when the job is not here.
+
+use super::view::JobView;
+use super::{Plan, Request, ids};
+use crate::clock::{Mono, SECOND_MS};
+use crate::core::Core;
+use crate::error::CommandError;
+use crate::home::{Home, Job, Queue};
+use crate::id::JobId;
+use crate::message::Answer;
+use crate::session::Session;
+use crate::wire::Args;
+
+/// Grammar.
+pub fn plan(_core: &Core, _session: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
+    let id = ids::parse_id(&args[1])?;
+    Ok(Plan::Home { slot: id.slot(), request: Request::Show(id) })
+}
+
+/// Describes the job.
+pub(crate) fn apply(home: &mut Home, now: Mono, id: JobId) -> Answer {
+    let key = home.find_job(now, &id);
+    Answer::Job(key.map(|key| {
+        let job = home.job(key);
+        Box::new(view(now, job, home.queue(job.queue)))
+    }))
+}
+
+/// A job as SHOW and JSCAN describe it. A life of less than a second is shown as one second.
+pub(crate) fn view(now: Mono, job: &Job, queue: &Queue) -> JobView {
+    let left_ms = job.expires_at.since_ms(now);
+    let next_requeue_ms = Home::enters_in_ms(now, job);
+    let next_awake_ms = match job.is_queued() {
+        true => left_ms,
+        false => next_requeue_ms.map_or(left_ms, |ms| ms.min(left_ms)),
+    };
+    JobView {
+        id: job.id,
+        queue: queue.name.clone(),
+        state: job.state(),
+        replicate: job.replicate,
+        ttl_s: left_ms.div_ceil(SECOND_MS),
+        ctime: job.ctime,
+        delay_s: job.delay_s,
+        retry_s: job.retry_s,
+        nacks: job.nacks,
+        additional_deliveries: job.additional_deliveries,
+        next_requeue_ms,
+        next_awake_ms: Some(next_awake_ms),
+        body: job.body.clone(),
+    }
+}

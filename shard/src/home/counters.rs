@@ -1,0 +1,59 @@
+//! What a home shard counts, for INFO (weakness 62 of the reference).
+
+/// Events since the start, or since CONFIG RESETSTAT.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Jobs accepted by ADDJOB.
+    pub added: u64,
+    /// Of those, with fewer than three copies because the default was lowered.
+    pub added_below_3_copies: u64,
+    /// Jobs handed out.
+    pub delivered: u64,
+    /// Jobs removed by ACKJOB.
+    pub acknowledged: u64,
+    /// Jobs removed by FASTACK.
+    pub fast_acknowledged: u64,
+    /// Jobs removed by DELJOB.
+    pub deleted: u64,
+    /// Jobs queued again because their lease ended.
+    pub requeued: u64,
+    /// Jobs queued again by NACK.
+    pub nacked: u64,
+    /// Jobs queued by ENQUEUE.
+    pub enqueued: u64,
+    /// Jobs taken out of their queue by DEQUEUE.
+    pub dequeued: u64,
+    /// Leases extended by WORKING.
+    pub postponed: u64,
+    /// Jobs whose life ended before they were acknowledged; at-most-once jobs that had been handed out not counted.
+    pub expired: u64,
+    /// Delivered at-most-once jobs removed because memory was short.
+    pub evicted: u64,
+    /// Handed-out jobs that did not reach their client and were brought back.
+    pub undelivered_returned: u64,
+    /// Jobs removed by DEBUG FLUSHALL.
+    pub flushed: u64,
+    /// Claims refused because the job was gone, dequeued or its queue paused.
+    pub claims_refused: u64,
+    /// Idle queues collected.
+    pub queues_collected: u64,
+}
+
+/// What there is at present.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gauges {
+    /// Jobs.
+    pub jobs: u64,
+    /// Of those, in their queues.
+    pub queued: u64,
+    /// Of those, handed out at most once and kept only until memory is short or their life ends.
+    pub delivered_at_most_once: u64,
+    /// Queues.
+    pub queues: u64,
+    /// GETJOBs that are not finished.
+    pub waiters: u64,
+    /// ADDJOBs that wait for memory.
+    pub short: u64,
+    /// Jobs offered and not yet claimed or returned.
+    pub reserved: u64,
+}

@@ -1,0 +1,240 @@
+//! The home of slots: their jobs, queues, timers and waiters, on one shard.
+//!
+//! In go a [`Request`] with the ticket of who asks, a claim, a cancel or a tick; out come the answer, and later the
+//! *ends*: answers to requests that were told to wait. Every end leaves through one function, `Home::end`.
+//!
+//! Reading order: `job`, `queue`, `waiter` (what there is) - `stock` (where it is kept) - `moves` (the only places where a job
+//! changes its list) - `take`, `wait`, `claim` (GETJOB) - `admission` (memory) - `upkeep` (timers, bounded work) - `look` (QPEEK,
+//! scans) - `check` (all that must hold, at once).
+//!
+//! Between two calls this must hold: a queue that is not paused out and not `busy` has no waiter or no job to be had; a waiting watcher
+//! has a reservation to wait for. Every step is bounded: what has more to do marks its queue `busy`, or leaves it to the
+//! timers, and `next_deadline` says "now".
+
+mod admission;
+mod check;
+mod claim;
+mod counters;
+mod job;
+mod look;
+mod moves;
+mod queue;
+mod stock;
+mod take;
+mod upkeep;
+mod wait;
+mod waiter;
+
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use ahash::RandomState;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+pub use counters::{Counters, Gauges};
+pub(crate) use job::{Job, Place};
+pub(crate) use moves::Entry;
+pub(crate) use queue::Queue;
+
+use crate::clock::{Mono, Now};
+use crate::commands::{self, IdVerb, Request};
+use crate::id::{JobId, NodeId};
+use crate::memory::Memory;
+use crate::message::{Answer, Handed, Ticket};
+use crate::slot::{ShardNo, Slot};
+use crate::structures::slab::Slab;
+use admission::Short;
+use stock::Stock;
+use upkeep::Sweep;
+use waiter::{WAITER_BYTES, Waiter};
+
+/// What a home is made of.
+#[derive(Clone, Debug)]
+pub struct HomeOptions {
+    /// Its shard.
+    pub shard: ShardNo,
+    /// How many the node has.
+    pub shards: u16,
+    /// The node, for the IDs of new jobs.
+    pub node: NodeId,
+    /// Chance for the IDs of new jobs; another one for each shard.
+    pub seed: [u8; 32],
+    /// Chance for the hashes of queue names; the same on all shards of the node.
+    pub hash_seed: u64,
+}
+
+/// Everything of the slots of one shard.
+pub struct Home {
+    /// What is used of the memory lent to this shard.
+    pub memory: Memory,
+    /// What happened so far.
+    pub counters: Counters,
+    options: HomeOptions,
+    hasher: RandomState,
+    chance: ChaCha8Rng,
+    /// Creation stamp of the newest job.
+    last_ctime: u64,
+    stock: Stock,
+    waiters: Slab<Waiter>,
+    tickets: BTreeMap<Ticket, u32>,
+    /// Waiters so far: the blocking order.
+    arrivals: u64,
+    /// Reservations so far.
+    reservations: u64,
+    short: Short,
+    sweep: Sweep,
+    /// Stocks given up by FLUSHALL, torn down in steps.
+    rubble: Vec<Stock>,
+    evicts: bool,
+    ends: Vec<(Ticket, Answer)>,
+}
+
+impl Home {
+    /// A home without jobs.
+    pub fn new(options: HomeOptions, memory: Memory, now: Now) -> Self {
+        assert!(options.shard < options.shards, "a shard is one of its node's");
+        let mut chance = ChaCha8Rng::from_seed(options.seed);
+        let stock = Stock::new(options.shards, chance.next_u64(), now.mono());
+        Self {
+            memory,
+            counters: Counters::default(),
+            hasher: RandomState::with_seeds(options.hash_seed, 0x5107, 0x9e37_79b9, 0x7f4a_7c15),
+            chance,
+            last_ctime: 0,
+            stock,
+            waiters: Slab::new(),
+            tickets: BTreeMap::new(),
+            arrivals: 0,
+            reservations: 0,
+            short: Short::default(),
+            sweep: Sweep::default(),
+            rubble: Vec::new(),
+            evicts: true,
+            ends: Vec::new(),
+            options,
+        }
+    }
+
+    /// Handles a request. `Answer::Waiting` says that its end comes later, through [`Self::take_ends`].
+    pub fn request(&mut self, now: Now, ticket: Ticket, request: Request) -> Answer {
+        match request {
+            Request::Add(add) => self.add(now, ticket, add),
+            Request::Take(take) => commands::getjob::apply(self, now.mono(), ticket, take),
+            Request::Ids { verb, ids } => self.ids(now.mono(), verb, &ids),
+            Request::Show(id) => commands::show::apply(self, now.mono(), id),
+            Request::Working(id) => commands::working::apply(self, now.mono(), id),
+            Request::Length(name) => commands::qlen::apply(self, &name),
+            Request::Peek(peek) => commands::qpeek::apply(self, now.mono(), &peek),
+            Request::Stat(name) => commands::qstat::apply(self, now.mono(), &name),
+            Request::Pause(pause) => commands::pause::apply(self, now.mono(), pause),
+            Request::Scan(scan) => commands::qscan::apply(self, now.mono(), &scan),
+            Request::Gather(gather) => panic!("{gather:?} is answered by the shard"),
+        }
+    }
+
+    /// What a command about IDs does on this shard.
+    pub fn ids(&mut self, now: Mono, verb: IdVerb, ids: &[JobId]) -> Answer {
+        match verb {
+            IdVerb::Acknowledge => commands::ackjob::apply(self, now, ids),
+            IdVerb::FastAcknowledge => commands::fastack::apply(self, now, ids),
+            IdVerb::Delete => commands::deljob::apply(self, now, ids),
+            IdVerb::Enqueue => commands::enqueue::apply(self, now, ids),
+            IdVerb::Nack => commands::nack::apply(self, now, ids),
+            IdVerb::Dequeue => commands::dequeue::apply(self, now, ids),
+        }
+    }
+
+    /// These were handed out and never reached their client: those that nothing happened to since are put back.
+    pub fn undelivered(&mut self, now: Now, jobs: &[Handed]) {
+        for handed in jobs {
+            self.put_back(now.mono(), *handed);
+        }
+    }
+
+    /// Moves the ends so far to `ends`.
+    pub fn take_ends(&mut self, ends: &mut Vec<(Ticket, Answer)>) {
+        ends.append(&mut self.ends);
+    }
+
+    /// Whether delivered at-most-once jobs may be evicted when memory is short (`maxmemory-policy`).
+    pub fn set_evicts(&mut self, evicts: bool) {
+        self.evicts = evicts;
+    }
+
+    /// What there is at present.
+    pub fn gauges(&self) -> Gauges {
+        Gauges {
+            jobs: self.stock.jobs.0.len() as u64,
+            queued: self.stock.queued,
+            delivered_at_most_once: self.stock.delivered.len() as u64,
+            queues: self.stock.queues.0.len() as u64,
+            waiters: self.waiters.len() as u64,
+            short: self.short.len() as u64,
+            reserved: self.stock.offers.len() as u64,
+        }
+    }
+
+    /// The only way out for the answer to a request that was told to wait, or to a claim.
+    fn end(&mut self, ticket: Ticket, answer: Answer) {
+        assert!(!matches!(answer, Answer::Waiting), "an end is the end");
+        self.ends.push((ticket, answer));
+    }
+
+    /// DEBUG FLUSHALL: all jobs and queues are gone, pause states included; waiting GETJOBs end with `Nothing`.
+    pub fn flush(&mut self, now: Now) {
+        self.counters.flushed += self.stock.jobs.0.len() as u64;
+        let seed = self.chance.next_u64();
+        let old = std::mem::replace(&mut self.stock, Stock::new(self.options.shards, seed, now.mono()));
+        self.memory.release(old.bytes);
+        self.rubble.push(old);
+        self.sweep = Sweep::default();
+        let waiters: Vec<u32> = self.tickets.values().copied().collect();
+        for waiter in waiters {
+            self.flush_waiter(waiter);
+        }
+        self.retry_short(now);
+    }
+
+    fn flush_waiter(&mut self, key: u32) {
+        let waiter = &mut self.waiters[key];
+        waiter.seats = Box::default();
+        waiter.offers = Default::default();
+        waiter.watches = 0;
+        waiter.flushed = true;
+        if waiter.phase == waiter::Phase::Waiting {
+            let ticket = waiter.ticket;
+            self.drop_waiter(key);
+            self.end(ticket, Answer::Nothing);
+        }
+    }
+
+    fn drop_waiter(&mut self, key: u32) {
+        let waiter = self.waiters.remove(key);
+        self.tickets.remove(&waiter.ticket);
+        self.memory.release(WAITER_BYTES);
+    }
+
+    fn slot_of(&self, name: &[u8]) -> Slot {
+        let slot = Slot::of_queue(name);
+        assert_eq!(slot.home(self.options.shards), self.options.shard, "a queue is asked for at its home");
+        slot
+    }
+
+    /// The ID of a new job of this queue.
+    pub(crate) fn new_id(&mut self, queue: &[u8], ttl_s: u32, at_least_once: bool) -> JobId {
+        let mut random = [0; 18];
+        self.chance.fill_bytes(&mut random);
+        JobId::new(self.options.node, self.slot_of(queue), random, u64::from(ttl_s), at_least_once)
+    }
+
+    /// The creation stamp of a new job: it never goes back, whatever the wall clock does.
+    pub(crate) fn next_ctime(&mut self, now: Now) -> u64 {
+        self.last_ctime = (now.wall_ms() * 1_000_000).max(self.last_ctime + 1);
+        self.last_ctime
+    }
+}

@@ -1,0 +1,256 @@
+//! The only places where a job changes its list: entering its queue, being held back, offered, handed out, taken out,
+//! removed. Each is constant or logarithmic time and keeps list, place, timer and counts together.
+//!
+//! After a job has left a queue, `settle` looks whether somebody waited only for that; callers that take a job out of a
+//! queue call it once the job has arrived elsewhere.
+
+use super::job::Job;
+use super::stock::Stock;
+use super::waiter::{InQueue, InWaiter, OFFER_BYTES, Offer};
+use super::{Home, Place};
+use crate::clock::Mono;
+use crate::message::{Delivered, Handed};
+use crate::structures::NONE;
+use crate::structures::list::{Links, List};
+
+/// Why a job enters its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// It is new, its delay or lease ended, it was held back, or ENQUEUE asked for it.
+    Plain,
+    /// NACK.
+    Nack,
+    /// It was handed out and never reached its client: nothing is counted.
+    Undone,
+}
+
+impl Home {
+    /// Brings an active job into its queue, and serves the next waiter.
+    pub(crate) fn enter(&mut self, now: Mono, key: u32, entry: Entry) {
+        self.detach(key);
+        let Stock { jobs, queues, lanes, .. } = &mut self.stock;
+        let job = &mut jobs[key];
+        let queue = &mut queues[job.queue];
+        match entry {
+            Entry::Nack => job.nacks = job.nacks.saturating_add(1),
+            Entry::Plain if job.entered_before => {
+                job.additional_deliveries = job.additional_deliveries.saturating_add(1);
+            }
+            Entry::Plain | Entry::Undone => {}
+        }
+        if entry != Entry::Undone {
+            queue.jobs_in += 1;
+            queue.touched_at = now;
+        }
+        job.entered_before = true;
+        job.enters_at = Mono::NEVER;
+        job.place = Place::Queued;
+        let queue_key = job.queue;
+        queue.jobs.push_ordered(jobs, lanes, key);
+        self.stock.queued += 1;
+        if self.stock.queues[queue_key].can_serve() {
+            self.serve_next(now, queue_key);
+        }
+    }
+
+    /// Brings an active job into its queue, or holds it back while that is paused.
+    pub(crate) fn enter_when_open(&mut self, now: Mono, key: u32) {
+        let queue = self.stock.jobs[key].queue;
+        if self.stock.queues[queue].pause.input {
+            self.hold(key);
+        } else {
+            self.enter(now, key, Entry::Plain);
+        }
+    }
+
+    /// Keeps an active job until its queue is no longer paused.
+    pub(super) fn hold(&mut self, key: u32) {
+        self.detach(key);
+        let Stock { jobs, queues, .. } = &mut self.stock;
+        jobs[key].place = Place::Held;
+        jobs[key].enters_at = Mono::NEVER;
+        let queue = jobs[key].queue;
+        queues[queue].held.push_back(jobs, key);
+    }
+
+    /// Hands a job out: from here on its lease runs. `place` is that of its queue in the command.
+    pub(super) fn hand_out(&mut self, now: Mono, key: u32, place: u32) -> Delivered {
+        self.detach(key);
+        let Stock { jobs, queues, delivered, .. } = &mut self.stock;
+        let job = &mut jobs[key];
+        job.place = Place::Leased;
+        job.delivered = true;
+        job.deliveries = job.deliveries.wrapping_add(1);
+        let queue = &mut queues[job.queue];
+        queue.jobs_out += 1;
+        queue.touched_at = now;
+        let handed = describe(job, queue.name.clone(), place);
+        if job.at_most_once() {
+            delivered.push_back(jobs, key);
+        } else {
+            job.enters_at = now.after_ms(job.retry_ms());
+            self.arm(key);
+        }
+        self.counters.delivered += 1;
+        handed
+    }
+
+    /// A job that was handed out did not reach its client. Its delivery counter tells whether that is still its latest
+    /// handing out; DEQUEUE, NACK and the like have moved it elsewhere.
+    pub(super) fn put_back(&mut self, now: Mono, handed: Handed) {
+        let Some(key) = self.find_job(now, &handed.id) else { return };
+        let Stock { jobs, queues, .. } = &mut self.stock;
+        let job = &mut jobs[key];
+        if job.place != Place::Leased || job.deliveries != handed.delivery {
+            return;
+        }
+        job.delivered = !job.at_most_once();
+        let queue = &mut queues[job.queue];
+        queue.jobs_out = queue.jobs_out.saturating_sub(1);
+        self.counters.undelivered_returned += 1;
+        if queue.pause.input {
+            job.entered_before = false;
+            self.hold(key);
+        } else {
+            self.enter(now, key, Entry::Undone);
+        }
+    }
+
+    /// Reserves a queued job for a waiter.
+    pub(super) fn offer(&mut self, key: u32, place: u32, waiter: u32) {
+        self.charge(OFFER_BYTES);
+        self.reservations += 1;
+        let Stock { jobs, queues, lanes, offers, .. } = &mut self.stock;
+        let queue = &mut queues[jobs[key].queue];
+        assert_eq!(jobs[key].place, Place::Queued, "only what is to be had is offered");
+        queue.jobs.remove(jobs, lanes, key);
+        queue.reserved.push_ordered(jobs, lanes, key);
+        let offer = offers.insert(Offer {
+            job: key,
+            waiter,
+            place,
+            reservation: self.reservations,
+            in_queue: Links::DETACHED,
+            in_waiter: Links::DETACHED,
+        });
+        jobs[key].place = Place::Reserved;
+        jobs[key].offer = offer;
+        queue.offers.push_back(&mut InQueue(offers), offer);
+        self.waiters[waiter].offers.push_back(&mut InWaiter(offers), offer);
+    }
+
+    /// Gives a reserved job back to its place in the queue, and serves the next waiter.
+    pub(super) fn give_back(&mut self, now: Mono, key: u32) {
+        assert_eq!(self.stock.jobs[key].place, Place::Reserved, "only what is reserved is given back");
+        self.detach(key);
+        let Stock { jobs, queues, lanes, .. } = &mut self.stock;
+        let queue = jobs[key].queue;
+        jobs[key].place = Place::Queued;
+        queues[queue].jobs.push_ordered(jobs, lanes, key);
+        self.stock.queued += 1;
+        if self.stock.queues[queue].can_serve() {
+            self.serve_next(now, queue);
+        }
+        self.settle(queue);
+    }
+
+    /// Takes a queued job out of its queue: active, and back after a full RETRY. RETRY 0 comes back by ENQUEUE only.
+    pub(crate) fn dequeue(&mut self, now: Mono, key: u32) {
+        self.detach(key);
+        self.postpone(now, key);
+        self.settle(self.stock.jobs[key].queue);
+    }
+
+    /// Lets an active job with a RETRY enter its queue a full RETRY from now.
+    pub(crate) fn postpone(&mut self, now: Mono, key: u32) {
+        let job = &self.stock.jobs[key];
+        if job.at_most_once() {
+            return;
+        }
+        if job.place == Place::Held {
+            self.detach(key);
+        }
+        let job = &mut self.stock.jobs[key];
+        job.enters_at = now.after_ms(job.retry_ms());
+        self.arm(key);
+    }
+
+    /// Removes a job, wherever it is.
+    pub(crate) fn remove(&mut self, key: u32) {
+        let Job { queue, place, .. } = self.stock.jobs[key];
+        self.detach(key);
+        self.discard_job(key);
+        // Not after the removal of a job that was to be had: a pass over a waiter's queues does that, and may not lose its waiter.
+        if place == Place::Reserved {
+            self.settle(queue);
+        }
+    }
+
+    /// Removes a job whose life is over.
+    pub(super) fn expire(&mut self, now: Mono, key: u32) {
+        let job = &self.stock.jobs[key];
+        assert!(job.expires_at <= now, "no job expires early");
+        // What was handed out at most once has done its duty: there is nothing left to lose.
+        if !(job.at_most_once() && job.delivered) {
+            self.counters.expired += 1;
+        }
+        self.remove(key);
+    }
+
+    /// Takes a job out of the list it is in: it is `Idle` after this, until its caller says otherwise.
+    fn detach(&mut self, key: u32) {
+        let Stock { jobs, queues, lanes, delivered, queued, .. } = &mut self.stock;
+        let job = &jobs[key];
+        assert_eq!(job.links.is_linked(), job.is_in_a_list(), "a job is in the list that its place names");
+        let queue = &mut queues[job.queue];
+        match job.place {
+            Place::Idle => {}
+            Place::Leased if job.at_most_once() => delivered.remove(jobs, key),
+            Place::Leased => {}
+            Place::Held => queue.held.remove(jobs, key),
+            Place::Queued => {
+                queue.jobs.remove(jobs, lanes, key);
+                *queued -= 1;
+            }
+            Place::Reserved => {
+                queue.reserved.remove(jobs, lanes, key);
+                *queued -= 1;
+                self.end_reservation(key);
+            }
+        }
+        self.stock.jobs[key].place = Place::Idle;
+    }
+
+    fn end_reservation(&mut self, key: u32) {
+        let Stock { jobs, queues, offers, .. } = &mut self.stock;
+        let offer = std::mem::replace(&mut jobs[key].offer, NONE);
+        queues[jobs[key].queue].offers.remove(&mut InQueue(offers), offer);
+        let from: &mut List = &mut self.waiters[offers[offer].waiter].offers;
+        from.remove(&mut InWaiter(offers), offer);
+        offers.remove(offer);
+        self.release(OFFER_BYTES);
+    }
+
+    /// Makes the timer of a job fire no later than its deadline. One that fires early is harmless and set anew then,
+    /// so a deadline that moves away costs nothing.
+    fn arm(&mut self, key: u32) {
+        let Stock { jobs, timers, .. } = &mut self.stock;
+        let deadline = jobs[key].deadline();
+        let timer = jobs[key].timer.expect("every job has a timer");
+        if deadline.0 < timers.deadline_ms(timer) {
+            timers.reschedule(timer, deadline.0);
+        }
+    }
+}
+
+/// A job as GETJOB and QPEEK give it.
+pub(super) fn describe(job: &Job, queue: crate::wire::Blob, place: u32) -> Delivered {
+    Delivered {
+        place,
+        queue,
+        handed: Handed { id: job.id, delivery: job.deliveries },
+        body: job.body.clone(),
+        nacks: job.nacks,
+        additional_deliveries: job.additional_deliveries,
+    }
+}

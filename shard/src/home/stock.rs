@@ -1,0 +1,224 @@
+//! Where everything of a home is kept, and how it is found: all that FLUSHALL replaces at once.
+
+use std::collections::VecDeque;
+
+use super::job::{Job, Jobs};
+use super::queue::{Queue, Queues};
+use super::waiter::{Offer, Seats};
+use super::{Home, Place};
+use crate::clock::Mono;
+use crate::commands::view::PauseState;
+use crate::id::JobId;
+use crate::limits::{IDLE_QUEUE_MS, TEARDOWN_STEP, UPKEEP_STEP};
+use crate::slot::{SLOTS, Slot};
+use crate::structures::NONE;
+use crate::structures::list::List;
+use crate::structures::scan_map::ScanMap;
+use crate::structures::skiplist::{Lanes, SkipList};
+use crate::structures::slab::{KEY_LIMIT, Slab};
+use crate::structures::timers::Timers;
+use crate::wire::Blob;
+
+/// Marks the owner of a timer as the key of a queue; the others are keys of jobs.
+pub const QUEUE_TIMER: u32 = KEY_LIMIT;
+
+/// Jobs, queues, and what ties them together.
+#[derive(Debug)]
+pub struct Stock {
+    pub jobs: Jobs,
+    pub queues: Queues,
+    /// Maps of this shard's slots: slot s is at s / shards.
+    pub slots: Vec<SlotMaps>,
+    pub lanes: Lanes,
+    pub timers: Timers<u32>,
+    pub seats: Seats,
+    pub seat_lanes: Lanes,
+    pub offers: Slab<Offer>,
+    /// Delivered at-most-once jobs, in the order of their handing out: what may be evicted.
+    pub delivered: List,
+    /// Queues with held jobs to enter or waiters to serve, each once.
+    pub busy: VecDeque<u32>,
+    /// Jobs in their queues, reserved ones included.
+    pub queued: u64,
+    /// What all of it is charged with.
+    pub bytes: u64,
+}
+
+/// How the jobs and queues of one slot are found.
+#[derive(Debug, Default)]
+pub struct SlotMaps {
+    pub jobs: ScanMap,
+    pub queues: ScanMap,
+}
+
+impl Stock {
+    pub fn new(shards: u16, seed: u64, now: Mono) -> Self {
+        let slots = (0..SLOTS.div_ceil(shards)).map(|_| SlotMaps::default()).collect();
+        Self {
+            jobs: Jobs::default(),
+            queues: Queues::default(),
+            slots,
+            lanes: Lanes::new(seed),
+            timers: Timers::new(now.0),
+            seats: Seats::default(),
+            seat_lanes: Lanes::new(seed ^ 0x5ea7),
+            offers: Slab::new(),
+            delivered: List::new(),
+            busy: VecDeque::new(),
+            queued: 0,
+            bytes: 0,
+        }
+    }
+
+    /// A step of the teardown; true when nothing is left.
+    pub fn tear_down(&mut self) -> bool {
+        self.jobs.0.drop_some(TEARDOWN_STEP)
+            && self.queues.0.drop_some(TEARDOWN_STEP)
+            && self.lanes.drop_some(TEARDOWN_STEP)
+            && self.timers.drop_some(TEARDOWN_STEP)
+            && self.seats.0.drop_some(TEARDOWN_STEP)
+            && self.seat_lanes.drop_some(TEARDOWN_STEP)
+            && self.offers.drop_some(TEARDOWN_STEP)
+            && self.tear_down_maps()
+    }
+
+    fn tear_down_maps(&mut self) -> bool {
+        for _ in 0..UPKEEP_STEP {
+            let Some(last) = self.slots.last_mut() else { break };
+            if !(last.jobs.drop_some(TEARDOWN_STEP) && last.queues.drop_some(TEARDOWN_STEP)) {
+                break;
+            }
+            self.slots.pop();
+        }
+        self.slots.is_empty()
+    }
+}
+
+impl Home {
+    pub(crate) fn job(&self, key: u32) -> &Job {
+        &self.stock.jobs[key]
+    }
+
+    pub(crate) fn queue(&self, key: u32) -> &Queue {
+        &self.stock.queues[key]
+    }
+
+    pub(crate) fn queue_mut(&mut self, key: u32) -> &mut Queue {
+        &mut self.stock.queues[key]
+    }
+
+    /// The job of this ID. One whose life is over is removed here and now, whenever its timer will fire.
+    pub(crate) fn find_job(&mut self, now: Mono, id: &JobId) -> Option<u32> {
+        let slot = id.slot();
+        assert_eq!(slot.home(self.options.shards), self.options.shard, "a job is asked for at its home");
+        let Stock { jobs, slots, .. } = &self.stock;
+        let map = &slots[usize::from(slot.number() / self.options.shards)].jobs;
+        let key = map.find(jobs, id.scan_hash(), |key| jobs[key].id == *id)?;
+        if jobs[key].expires_at <= now {
+            self.expire(now, key);
+            return None;
+        }
+        Some(key)
+    }
+
+    pub(crate) fn find_queue(&self, name: &[u8]) -> Option<u32> {
+        let slot = self.slot_of(name);
+        self.find_queue_in(slot, self.hasher.hash_one(name), name)
+    }
+
+    pub(crate) fn find_or_create_queue(&mut self, now: Mono, name: &Blob) -> u32 {
+        let (slot, hash) = (self.slot_of(name), self.hasher.hash_one(name.as_slice()));
+        match self.find_queue_in(slot, hash, name) {
+            Some(key) => key,
+            None => self.create_queue(now, slot, hash, name),
+        }
+    }
+
+    fn find_queue_in(&self, slot: Slot, hash: u64, name: &[u8]) -> Option<u32> {
+        let Stock { queues, slots, .. } = &self.stock;
+        let map = &slots[usize::from(slot.number() / self.options.shards)].queues;
+        map.find(queues, hash, |key| queues[key].hash == hash && queues[key].name.as_slice() == name)
+    }
+
+    fn create_queue(&mut self, now: Mono, slot: Slot, hash: u64, name: &Blob) -> u32 {
+        let queue = Queue {
+            name: name.clone(),
+            hash,
+            jobs: SkipList::new(),
+            reserved: SkipList::new(),
+            offers: List::new(),
+            held: List::new(),
+            waiters: SkipList::new(),
+            watchers: List::new(),
+            seats: 0,
+            members: 0,
+            pause: PauseState::default(),
+            busy: false,
+            chain: NONE,
+            timer: None,
+            created_at: now,
+            touched_at: now,
+            jobs_in: 0,
+            jobs_out: 0,
+        };
+        self.charge(queue.bytes());
+        let idle_ms = IDLE_QUEUE_MS[usize::from(self.memory.level().min(2))];
+        let Stock { queues, slots, timers, .. } = &mut self.stock;
+        let key = queues.0.insert(queue);
+        queues[key].timer = Some(timers.insert(now.after_ms(idle_ms).0, key | QUEUE_TIMER));
+        slots[usize::from(slot.number() / self.options.shards)].queues.insert(queues, key);
+        key
+    }
+
+    /// Removes a queue that nothing needs and whose timer has fired.
+    pub(super) fn collect_queue(&mut self, key: u32) {
+        assert!(self.queue(key).is_idle(), "only an idle queue is collected");
+        let slot = self.slot_of(&self.queue(key).name);
+        let Stock { queues, slots, timers, .. } = &mut self.stock;
+        slots[usize::from(slot.number() / self.options.shards)].queues.remove(queues, key);
+        let queue = queues.0.remove(key);
+        if let Some(timer) = queue.timer {
+            timers.cancel(timer);
+        }
+        self.release(queue.bytes());
+        self.counters.queues_collected += 1;
+    }
+
+    /// Stores a new job, in no list yet.
+    pub(crate) fn insert_job(&mut self, job: Job) -> u32 {
+        assert_eq!(job.place, Place::Idle, "a new job is in no list");
+        self.charge(job.bytes());
+        let map = usize::from(job.id.slot().number() / self.options.shards);
+        let deadline = job.deadline();
+        let Stock { jobs, queues, slots, timers, .. } = &mut self.stock;
+        queues[job.queue].members += 1;
+        let key = jobs.0.insert(job);
+        jobs[key].timer = Some(timers.insert(deadline.0, key));
+        slots[map].jobs.insert(jobs, key);
+        key
+    }
+
+    /// Gives up a job that is in no list.
+    pub(super) fn discard_job(&mut self, key: u32) {
+        let Stock { jobs, queues, slots, timers, .. } = &mut self.stock;
+        let map = usize::from(jobs[key].id.slot().number() / self.options.shards);
+        slots[map].jobs.remove(jobs, key);
+        let job = jobs.0.remove(key);
+        assert!(!job.links.is_linked(), "a discarded job is in no list");
+        if let Some(timer) = job.timer {
+            timers.cancel(timer);
+        }
+        queues[job.queue].members -= 1;
+        self.release(job.bytes());
+    }
+
+    pub(super) fn charge(&mut self, bytes: u64) {
+        self.memory.charge(bytes);
+        self.stock.bytes += bytes;
+    }
+
+    pub(super) fn release(&mut self, bytes: u64) {
+        self.memory.release(bytes);
+        self.stock.bytes -= bytes;
+    }
+}

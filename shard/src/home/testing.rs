@@ -1,0 +1,258 @@
+//! A home with a clock in hand, for tests.
+
+use std::collections::BTreeMap;
+
+use smallvec::SmallVec;
+
+use super::{Home, HomeOptions};
+use crate::clock::Now;
+use crate::commands::addjob::AddJob;
+use crate::commands::pause::Pause;
+use crate::commands::view::{JobState, JobView, PauseState, QueueView};
+use crate::commands::{IdVerb, Request};
+use crate::id::{JobId, NodeId};
+use crate::memory::Memory;
+use crate::message::{Answer, Delivered, Handed, Manner, Offered, Patience, SessionId, Take, Ticket};
+use crate::wire::{Args, Blob, Parser, RequestLimits, encode_request};
+
+/// A home of one shard that starts at one second of the monotonic clock.
+pub struct Scene {
+    pub home: Home,
+    pub now: Now,
+    requests: u32,
+    /// Ends that were not asked for yet.
+    ends: BTreeMap<Ticket, Vec<Answer>>,
+}
+
+impl Scene {
+    pub fn new() -> Self {
+        Self::with_memory(Memory::new(1 << 40))
+    }
+
+    pub fn with_memory(memory: Memory) -> Self {
+        let now = Now { mono_us: 1_000_000, wall_us: 1_700_000_000_000_000 };
+        let node = NodeId::from_bytes([0xab; 20]);
+        let options = HomeOptions { shard: 0, shards: 1, node, seed: [7; 32], hash_seed: 9 };
+        Self { home: Home::new(options, memory, now), now, requests: 0, ends: BTreeMap::new() }
+    }
+
+    /// Lets time pass without anything happening.
+    pub fn leap(&mut self, ms: u64) {
+        self.now.mono_us += ms * 1000;
+        self.now.wall_us += ms * 1000;
+    }
+
+    /// Lets time pass, waking the home whenever it asks for it.
+    pub fn pass(&mut self, ms: u64) {
+        let end_us = self.now.mono_us + ms * 1000;
+        loop {
+            self.settle();
+            let next = self.home.next_deadline().map_or(u64::MAX, |at| at.0.saturating_mul(1000));
+            let at_us = next.max(self.now.mono_us + 1000).min(end_us);
+            if self.now.mono_us >= end_us {
+                return;
+            }
+            self.now.wall_us += at_us - self.now.mono_us;
+            self.now.mono_us = at_us;
+        }
+    }
+
+    /// Ticks until nothing is left to do now.
+    pub fn settle(&mut self) {
+        for _ in 0..100_000 {
+            self.home.tick(self.now);
+            if self.home.next_deadline().is_none_or(|at| at > self.now.mono()) {
+                return self.check();
+            }
+        }
+        panic!("work is left for ever");
+    }
+
+    pub fn check(&mut self) {
+        self.home.check();
+        let mut ends = Vec::new();
+        self.home.take_ends(&mut ends);
+        for (ticket, answer) in ends {
+            self.ends.entry(ticket).or_default().push(answer);
+        }
+    }
+
+    pub fn ticket(&mut self) -> Ticket {
+        self.requests += 1;
+        let session = SessionId { index: 1, generation: 1 };
+        Ticket { shard: 0, session, request: self.requests }
+    }
+
+    pub fn request(&mut self, request: Request) -> Answer {
+        let ticket = self.ticket();
+        self.request_as(ticket, request)
+    }
+
+    pub fn request_as(&mut self, ticket: Ticket, request: Request) -> Answer {
+        let answer = self.home.request(self.now, ticket, request);
+        self.check();
+        answer
+    }
+
+    /// What was said late to a request so far.
+    pub fn late(&mut self, ticket: Ticket) -> Vec<Answer> {
+        self.check();
+        self.ends.remove(&ticket).unwrap_or_default()
+    }
+
+    /// The jobs that were handed out late to a request, which is its only end.
+    pub fn late_jobs(&mut self, ticket: Ticket) -> Vec<Delivered> {
+        match self.late(ticket).as_slice() {
+            [Answer::Jobs(jobs)] => jobs.clone(),
+            other => panic!("not jobs: {other:?}"),
+        }
+    }
+
+    pub fn late_offers(&mut self, ticket: Ticket) -> Vec<Offered> {
+        match self.late(ticket).as_slice() {
+            [Answer::Offers(offers)] => offers.clone(),
+            other => panic!("not offers: {other:?}"),
+        }
+    }
+
+    pub fn add(&mut self, queue: &str, body: &str) -> JobId {
+        self.add_with(job(queue, body))
+    }
+
+    pub fn add_with(&mut self, add: AddJob) -> JobId {
+        match self.request(Request::Add(add)) {
+            Answer::Id(id) => id,
+            other => panic!("not added: {other:?}"),
+        }
+    }
+
+    /// GETJOB on this shard alone.
+    pub fn get(&mut self, queues: &[&str], count: u32) -> Vec<Delivered> {
+        match self.request(Request::Take(take(queues, count, Manner::Deliver, Patience::None))) {
+            Answer::Jobs(jobs) => jobs,
+            Answer::Nothing => Vec::new(),
+            other => panic!("not jobs: {other:?}"),
+        }
+    }
+
+    pub fn get_one(&mut self, queue: &str) -> Delivered {
+        let mut jobs = self.get(&[queue], 1);
+        assert_eq!(jobs.len(), 1, "{queue} has a job");
+        jobs.remove(0)
+    }
+
+    /// A GETJOB that has to wait.
+    pub fn wait(&mut self, queues: &[&str], count: u32, manner: Manner, patience: Patience) -> Ticket {
+        let ticket = self.ticket();
+        let answer = self.request_as(ticket, Request::Take(take(queues, count, manner, patience)));
+        assert!(matches!(answer, Answer::Waiting), "{answer:?}");
+        ticket
+    }
+
+    /// A GETJOB of several shards that is offered jobs at once.
+    pub fn offered(&mut self, queues: &[&str], count: u32, patience: Patience) -> (Ticket, Vec<JobId>) {
+        let ticket = self.ticket();
+        match self.request_as(ticket, Request::Take(take(queues, count, Manner::Offer, patience))) {
+            Answer::Offers(offers) => (ticket, offers.iter().map(|offer| offer.id).collect()),
+            other => panic!("not offered: {other:?}"),
+        }
+    }
+
+    pub fn claim(&mut self, ticket: Ticket, ids: &[JobId]) -> Vec<Delivered> {
+        let answer = self.home.claim(self.now, ticket, ids);
+        self.check();
+        match answer {
+            Answer::Jobs(jobs) => jobs,
+            other => panic!("not jobs: {other:?}"),
+        }
+    }
+
+    pub fn cancel(&mut self, ticket: Ticket) {
+        self.home.cancel(self.now, ticket);
+        self.check();
+    }
+
+    pub fn undelivered(&mut self, handed: Handed) {
+        self.home.undelivered(self.now, &[handed]);
+        self.check();
+    }
+
+    pub fn ids(&mut self, verb: IdVerb, ids: &[JobId]) -> i64 {
+        match self.request(Request::Ids { verb, ids: SmallVec::from_slice(ids) }) {
+            Answer::Count(count) | Answer::Entered { counted: count, .. } => count,
+            other => panic!("not a count: {other:?}"),
+        }
+    }
+
+    pub fn length(&mut self, queue: &str) -> i64 {
+        match self.request(Request::Length(Blob::from(queue))) {
+            Answer::Count(count) => count,
+            other => panic!("not a count: {other:?}"),
+        }
+    }
+
+    pub fn show(&mut self, id: JobId) -> Option<JobView> {
+        match self.request(Request::Show(id)) {
+            Answer::Job(job) => job.map(|job| *job),
+            other => panic!("not a job: {other:?}"),
+        }
+    }
+
+    pub fn state(&mut self, id: JobId) -> Option<JobState> {
+        self.show(id).map(|job| job.state)
+    }
+
+    pub fn stat(&mut self, queue: &str) -> Option<QueueView> {
+        match self.request(Request::Stat(Blob::from(queue))) {
+            Answer::Queue(queue) => queue.map(|queue| *queue),
+            other => panic!("not a queue: {other:?}"),
+        }
+    }
+
+    pub fn pause(&mut self, queue: &str, input: bool, output: bool) {
+        let state = PauseState { input, output };
+        let pause = Pause { queue: Blob::from(queue), state: Some(state), broadcast: false };
+        assert!(matches!(self.request(Request::Pause(pause)), Answer::Pause(now) if now == state));
+    }
+}
+
+/// An ADDJOB with a TTL of 1000 s and a RETRY of 10 s.
+pub fn job(queue: &str, body: &str) -> AddJob {
+    AddJob {
+        queue: Blob::from(queue),
+        body: Blob::from(body),
+        timeout_ms: 0,
+        replicate: 1,
+        lowered: false,
+        ttl_s: 1000,
+        retry_s: 10,
+        delay_s: 0,
+        max_len: None,
+        asynchronous: false,
+    }
+}
+
+/// The same, at most once.
+pub fn once(queue: &str, body: &str) -> AddJob {
+    AddJob { retry_s: 0, ..job(queue, body) }
+}
+
+pub fn take(queues: &[&str], count: u32, manner: Manner, patience: Patience) -> Take {
+    let queues = queues.iter().enumerate().map(|(place, name)| (place as u32, Blob::from(*name))).collect();
+    Take { queues, count, manner, patience }
+}
+
+/// The bodies of jobs.
+pub fn bodies(jobs: &[Delivered]) -> Vec<String> {
+    jobs.iter().map(|job| String::from_utf8_lossy(&job.body).into_owned()).collect()
+}
+
+/// Runs a test with the arguments of a request.
+pub fn with_args<T>(words: &[&str], test: impl FnOnce(&Args<'_>) -> T) -> T {
+    let mut request = Vec::new();
+    encode_request(words, &mut request);
+    let mut parser = Parser::new();
+    let mut input = request.as_slice();
+    let args = parser.next(&mut input, &RequestLimits::FULL).expect("well-formed").expect("whole");
+    test(&args)
+}

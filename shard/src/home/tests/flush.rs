@@ -1,0 +1,70 @@
+//! DEBUG FLUSHALL.
+
+use crate::commands::Request;
+use crate::home::testing::{Scene, job};
+use crate::memory::Memory;
+use crate::message::Manner::{Deliver, Offer};
+use crate::message::Patience::{Jobs, Reserved};
+use crate::message::Answer;
+
+#[test]
+fn everything_is_gone_at_once_and_torn_down_in_steps() {
+    let mut scene = Scene::new();
+    let ids: Vec<_> = (0..10_000)
+        .map(|_| {
+            let ticket = scene.ticket();
+            match scene.home.request(scene.now, ticket, Request::Add(job("q", ""))) {
+                Answer::Id(id) => id,
+                other => panic!("{other:?}"),
+            }
+        })
+        .collect();
+    scene.pause("p", true, true);
+    scene.home.flush(scene.now);
+    assert_eq!((scene.length("q"), scene.home.memory.used()), (0, 0));
+    assert!(scene.state(ids[7]).is_none() && scene.stat("p").is_none());
+    assert_eq!(scene.home.counters.flushed, 10_000);
+    scene.home.tick(scene.now);
+    assert!(scene.home.next_deadline().unwrap() <= scene.now.mono(), "there is rubble left");
+    scene.add("q", "new");
+    scene.settle();
+    assert_eq!(scene.length("q"), 1);
+}
+
+#[test]
+fn who_waits_ends_with_nothing() {
+    let mut scene = Scene::new();
+    scene.add("r", "");
+    let (holder, ids) = scene.offered(&["r"], 1, Jobs);
+    let waiting = [
+        scene.wait(&["q"], 1, Deliver, Jobs),
+        scene.wait(&["q"], 1, Offer, Jobs),
+        scene.wait(&["r"], 1, Deliver, Reserved),
+    ];
+    scene.home.flush(scene.now);
+    for ticket in waiting {
+        assert!(matches!(scene.late(ticket).as_slice(), [Answer::Nothing]));
+    }
+    assert!(scene.claim(holder, &ids).is_empty());
+    assert!(matches!(scene.late(holder).as_slice(), [Answer::Nothing]), "also who was about to claim");
+    assert_eq!(scene.home.gauges(), crate::home::Gauges::default());
+}
+
+#[test]
+fn addjobs_that_wait_for_memory_get_what_was_freed() {
+    let mut memory = Memory::new(1000);
+    memory.set_may_borrow(true);
+    let mut scene = Scene::with_memory(memory);
+    scene.add("q", "");
+    scene.add("q", "");
+    let ticket = scene.ticket();
+    let mut answer = scene.request_as(ticket, Request::Add(job("q", "")));
+    let mut last = ticket;
+    while !matches!(answer, Answer::Waiting) {
+        last = scene.ticket();
+        answer = scene.request_as(last, Request::Add(job("q", "")));
+    }
+    scene.home.flush(scene.now);
+    assert!(matches!(scene.late(last).as_slice(), [Answer::Id(_)]));
+    assert_eq!(scene.length("q"), 1);
+}

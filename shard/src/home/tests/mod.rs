@@ -1,0 +1,11 @@
+//! The rules of a home, one by one, in virtual time. Every step is followed by the check of the whole state.
+
+mod flush;
+mod jobs;
+mod look;
+mod memory;
+mod offers;
+mod pause;
+mod queues;
+mod random;
+mod waiting;
