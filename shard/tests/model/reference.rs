@@ -119,7 +119,9 @@ impl Reference {
             Request::Add(add) => self.add(now, add, actual),
             Request::Take(take) => self.take(now_ms, ticket, take),
             Request::Ids { verb, ids } => self.ids(now_ms, *verb, ids),
-            Request::Show(id) => Answer::Job(self.find(now_ms, id).map(|id| Box::new(self.view(now_ms, &id)))),
+            Request::Show(id) => {
+                Answer::Job(self.find(now_ms, id).map(|id| Box::new(self.view(now_ms, &id))))
+            }
             Request::Working(id) => self.working(now_ms, id),
             Request::Length(queue) => Answer::Count(self.length(queue) as i64),
             Request::Peek(peek) => self.peek(now_ms, &peek.queue, peek.count),
@@ -132,16 +134,29 @@ impl Reference {
     fn add(&mut self, now: Now, add: &AddJob, actual: &Answer) -> Answer {
         let now_ms = now.mono().0;
         if let Some(queue) = self.queues.get(add.queue.as_slice()) {
-            if add.max_len.is_some_and(|max_len| self.length(&add.queue) >= max_len) {
+            if add
+                .max_len
+                .is_some_and(|max_len| self.length(&add.queue) >= max_len)
+            {
                 return Answer::Error(CommandError::MaxLen);
             }
             if queue.pause.input {
                 return Answer::Error(CommandError::Paused);
             }
         }
-        let Answer::Id(id) = actual else { panic!("an ADDJOB that should succeed was answered {actual:?}") };
-        assert_eq!(id.slot(), Slot::of_queue(&add.queue), "an ID names the slot of its queue");
-        assert_eq!(id.at_least_once(), add.retry_s > 0, "an ID says how often the job is delivered");
+        let Answer::Id(id) = actual else {
+            panic!("an ADDJOB that should succeed was answered {actual:?}")
+        };
+        assert_eq!(
+            id.slot(),
+            Slot::of_queue(&add.queue),
+            "an ID names the slot of its queue"
+        );
+        assert_eq!(
+            id.at_least_once(),
+            add.retry_s > 0,
+            "an ID says how often the job is delivered"
+        );
         self.find_or_create(now_ms, &add.queue);
         let last = self.last_ctime.entry(id.slot().home(self.shards)).or_default();
         *last = (now.wall_ms() * 1_000_000).max(*last + 1);
@@ -151,7 +166,11 @@ impl Reference {
             ctime: *last,
             add: add.clone(),
             expires_at: after(add.ttl_s),
-            enters_at: if add.delay_s > 0 { after(add.delay_s) } else { NEVER },
+            enters_at: if add.delay_s > 0 {
+                after(add.delay_s)
+            } else {
+                NEVER
+            },
             nacks: 0,
             additional_deliveries: 0,
             deliveries: 0,
@@ -167,7 +186,11 @@ impl Reference {
     }
 
     fn take(&mut self, now: u64, ticket: Ticket, take: &Take) -> Answer {
-        let known: Vec<(u32, Vec<u8>)> = take.queues.iter().map(|(place, name)| (*place, name.to_vec())).collect();
+        let known: Vec<(u32, Vec<u8>)> = take
+            .queues
+            .iter()
+            .map(|(place, name)| (*place, name.to_vec()))
+            .collect();
         if take.manner == Manner::Deliver {
             let jobs = self.hand_out_pass(now, &known, take.count);
             if !jobs.is_empty() {
@@ -177,25 +200,40 @@ impl Reference {
                 return Answer::Nothing;
             }
         }
-        let has_reservations = |queue: &[u8]| self.jobs.values().any(|job| job.queue == queue && job.is_reserved());
+        let has_reservations = |queue: &[u8]| {
+            self.jobs
+                .values()
+                .any(|job| job.queue == queue && job.is_reserved())
+        };
         let paused_out = |queue: &[u8]| self.queues.get(queue).is_some_and(|queue| queue.pause.output);
         let seats: Vec<(u32, Vec<u8>)> = match take.patience {
             Patience::None => Vec::new(),
             Patience::Jobs => known.clone(),
-            Patience::Reserved => {
-                known.iter().filter(|(_, queue)| has_reservations(queue) && !paused_out(queue)).cloned().collect()
-            }
+            Patience::Reserved => known
+                .iter()
+                .filter(|(_, queue)| has_reservations(queue) && !paused_out(queue))
+                .cloned()
+                .collect(),
         };
         let watches: Vec<Vec<u8>> = match take.patience {
             Patience::Reserved => seats.iter().map(|(_, queue)| queue.clone()).collect(),
             _ => Vec::new(),
         };
         if take.patience == Patience::Jobs {
-            take.queues.iter().for_each(|(_, queue)| self.find_or_create(now, queue));
+            take.queues
+                .iter()
+                .for_each(|(_, queue)| self.find_or_create(now, queue));
         }
         let last_reservation = self.reservations;
-        let waiter =
-            Waiter { ticket, take: take.clone(), phase: Phase::Waiting, seats, watches, last_reservation, flushed: false };
+        let waiter = Waiter {
+            ticket,
+            take: take.clone(),
+            phase: Phase::Waiting,
+            seats,
+            watches,
+            last_reservation,
+            flushed: false,
+        };
         self.waiters.push(waiter);
         if take.manner == Manner::Offer {
             let offers = self.offer_pass(now, &known, take.count, ticket);
@@ -246,7 +284,9 @@ impl Reference {
     }
 
     fn working(&mut self, now: u64, id: &JobId) -> Answer {
-        let Some(id) = self.find(now, id) else { return Answer::Error(CommandError::NoJob) };
+        let Some(id) = self.find(now, id) else {
+            return Answer::Error(CommandError::NoJob);
+        };
         let job = &self.jobs[&id];
         let retry_s = job.add.retry_s;
         let life_ms = u64::from(job.add.ttl_s) * 1000;
@@ -266,7 +306,9 @@ impl Reference {
         if state.is_some_and(PauseState::any) {
             self.find_or_create(now, queue);
         }
-        let Some(place) = self.queues.get_mut(queue.as_slice()) else { return Answer::Pause(PauseState::default()) };
+        let Some(place) = self.queues.get_mut(queue.as_slice()) else {
+            return Answer::Pause(PauseState::default());
+        };
         if let Some(state) = state {
             place.pause = state;
             self.opened(now, queue);
@@ -277,7 +319,10 @@ impl Reference {
     /// What waited for a way to open goes on: first what enters, then what leaves.
     fn opened(&mut self, now: u64, queue: &[u8]) {
         if !self.queues[queue].pause.input {
-            let held = self.jobs.iter().filter(|(_, job)| job.queue == queue && job.place == Place::Held);
+            let held = self
+                .jobs
+                .iter()
+                .filter(|(_, job)| job.queue == queue && job.place == Place::Held);
             for id in held.map(|(id, _)| *id).collect::<Vec<_>>() {
                 self.enter_quietly(now, &id, Entry::Plain);
             }
@@ -292,7 +337,10 @@ impl Reference {
             ids.reverse();
         }
         ids.truncate(count.unsigned_abs() as usize);
-        Answer::Peeked { jobs: ids.iter().map(|id| self.describe(id, 0)).collect(), next: None }
+        Answer::Peeked {
+            jobs: ids.iter().map(|id| self.describe(id, 0)).collect(),
+            next: None,
+        }
     }
 
     fn stat(&mut self, now: u64, name: &Blob, actual: &Answer) -> Answer {
@@ -301,7 +349,9 @@ impl Reference {
             self.queues.remove(name);
         }
         let (length, blocked) = (self.length(name), self.waiting_at(name).count() as u64);
-        let Some(queue) = self.queues.get_mut(name) else { return Answer::Queue(None) };
+        let Some(queue) = self.queues.get_mut(name) else {
+            return Answer::Queue(None);
+        };
         if let (true, Answer::Queue(Some(actual))) = (queue.uncertain, actual) {
             (queue.jobs_in, queue.jobs_out) = (actual.jobs_in, actual.jobs_out);
             queue.created_at = now - actual.age_s * 1000;
@@ -321,11 +371,17 @@ impl Reference {
     /// These of the jobs that were offered are claimed.
     pub fn claim(&mut self, now: Now, ticket: Ticket, ids: &[JobId]) {
         let now = now.mono().0;
-        let offered = self.waiters.iter().any(|waiter| waiter.ticket == ticket && waiter.phase != Phase::Waiting);
+        let offered = self
+            .waiters
+            .iter()
+            .any(|waiter| waiter.ticket == ticket && waiter.phase != Phase::Waiting);
         if !offered {
             return self.ends.push((ticket, Answer::Jobs(Vec::new())));
         }
-        let jobs: Vec<Delivered> = ids.iter().filter_map(|id| self.claim_one(now, ticket, id)).collect();
+        let jobs: Vec<Delivered> = ids
+            .iter()
+            .filter_map(|id| self.claim_one(now, ticket, id))
+            .collect();
         if !jobs.is_empty() {
             self.waiter_mut(ticket).phase = Phase::Served;
         }
@@ -337,7 +393,14 @@ impl Reference {
 
     fn claim_one(&mut self, now: u64, ticket: Ticket, id: &JobId) -> Option<Delivered> {
         let id = self.find(now, id)?;
-        let Place::Reserved { ticket: holder, place, .. } = self.jobs[&id].place else { return None };
+        let Place::Reserved {
+            ticket: holder,
+            place,
+            ..
+        } = self.jobs[&id].place
+        else {
+            return None;
+        };
         if holder != ticket {
             return None;
         }
@@ -392,7 +455,9 @@ impl Reference {
     pub fn undelivered(&mut self, now: Now, jobs: &[Handed]) {
         let now = now.mono().0;
         for handed in jobs {
-            let Some(id) = self.find(now, &handed.id) else { continue };
+            let Some(id) = self.find(now, &handed.id) else {
+                continue;
+            };
             let job = self.jobs.get_mut(&id).expect("it was found");
             if job.place != Place::Leased || job.deliveries != handed.delivery {
                 continue;
@@ -416,7 +481,12 @@ impl Reference {
         self.jobs.retain(|id, _| id.slot().home(shards) != shard);
         let here = |queue: &[u8]| Slot::of_queue(queue).home(shards) == shard;
         self.queues.retain(|queue, _| !here(queue));
-        for ticket in self.waiters.iter().map(|waiter| waiter.ticket).collect::<Vec<_>>() {
+        for ticket in self
+            .waiters
+            .iter()
+            .map(|waiter| waiter.ticket)
+            .collect::<Vec<_>>()
+        {
             let waiter = self.waiter_mut(ticket);
             if here(&waiter.take.queues[0].1) {
                 waiter.seats.clear();
@@ -438,7 +508,9 @@ impl Reference {
         let before = self.ends.len();
         while !due.is_empty() {
             let next = actual.get(self.ends.len() - before);
-            let place = due.iter().position(|id| next.is_some_and(|end| self.leads_to(id, now, end)));
+            let place = due
+                .iter()
+                .position(|id| next.is_some_and(|end| self.leads_to(id, now, end)));
             let id = due.remove(place.unwrap_or(0));
             // What was removed on the way is gone.
             let Some(job) = self.jobs.get(&id) else { continue };
@@ -458,19 +530,28 @@ impl Reference {
         match answer {
             Answer::Jobs(jobs) => jobs.iter().any(|job| job.handed.id == *id),
             Answer::Offers(offers) => offers.iter().any(|offer| offer.id == *id),
-            _ => self.jobs.get(id).is_some_and(|job| job.expires_at <= now && job.is_reserved()),
+            _ => self
+                .jobs
+                .get(id)
+                .is_some_and(|job| job.expires_at <= now && job.is_reserved()),
         }
     }
 
     /// When the next timer of a shard's jobs is due.
     pub fn next_deadline(&self, shard: ShardNo) -> Option<u64> {
-        let here = self.jobs.iter().filter(|(id, _)| id.slot().home(self.shards) == shard);
+        let here = self
+            .jobs
+            .iter()
+            .filter(|(id, _)| id.slot().home(self.shards) == shard);
         here.map(|(_, job)| job.deadline()).min()
     }
 
     /// Reservations, unfinished GETJOBs: none is left when nothing is under way.
     pub fn unfinished(&self) -> (usize, usize) {
-        (self.jobs.values().filter(|job| job.is_reserved()).count(), self.waiters.len())
+        (
+            self.jobs.values().filter(|job| job.is_reserved()).count(),
+            self.waiters.len(),
+        )
     }
 
     /// Queues of which a job is to be had while somebody stands in line for it.
@@ -552,7 +633,11 @@ impl Reference {
         job.place = Place::Leased;
         job.delivered = true;
         job.deliveries += 1;
-        job.enters_at = if job.add.retry_s == 0 { NEVER } else { now + u64::from(job.add.retry_s) * 1000 };
+        job.enters_at = if job.add.retry_s == 0 {
+            NEVER
+        } else {
+            now + u64::from(job.add.retry_s) * 1000
+        };
         let queue = self.queues.get_mut(&job.queue).expect("a job has its queue");
         queue.jobs_out += 1;
         queue.touched_at = now;
@@ -574,7 +659,10 @@ impl Reference {
         Delivered {
             place,
             queue: job.add.queue.clone(),
-            handed: Handed { id: *id, delivery: job.deliveries },
+            handed: Handed {
+                id: *id,
+                delivery: job.deliveries,
+            },
             body: job.add.body.clone(),
             nacks: job.nacks,
             additional_deliveries: job.additional_deliveries,
@@ -588,13 +676,19 @@ impl Reference {
         let next_requeue_ms = match job.place {
             Place::Held => Some(0),
             Place::Queued | Place::Reserved { .. } => (retry_ms > 0).then_some(retry_ms),
-            Place::Idle | Place::Leased => (job.enters_at != NEVER).then(|| job.enters_at.saturating_sub(now)),
+            Place::Idle | Place::Leased => {
+                (job.enters_at != NEVER).then(|| job.enters_at.saturating_sub(now))
+            }
         };
         let sooner = next_requeue_ms.filter(|_| !job.is_queued()).unwrap_or(NEVER);
         JobView {
             id: *id,
             queue: job.add.queue.clone(),
-            state: if job.is_queued() { JobState::Queued } else { JobState::Active },
+            state: if job.is_queued() {
+                JobState::Queued
+            } else {
+                JobState::Active
+            },
             replicate: job.add.replicate,
             ttl_s: left_ms.div_ceil(1000),
             ctime: job.ctime,
@@ -627,7 +721,10 @@ impl Reference {
     fn may_be_collected(&self, now: u64, name: &[u8]) -> bool {
         self.queues.get(name).is_some_and(|queue| {
             let used = self.jobs.values().any(|job| job.queue == name)
-                || self.waiters.iter().any(|waiter| waiter.seats.iter().any(|(_, seat)| seat == name));
+                || self
+                    .waiters
+                    .iter()
+                    .any(|waiter| waiter.seats.iter().any(|(_, seat)| seat == name));
             !used && !queue.pause.any() && now - queue.touched_at > IDLE_QUEUE_MS
         })
     }
@@ -692,16 +789,28 @@ impl Reference {
 
     fn hand_out_pass(&mut self, now: u64, queues: &[(u32, Vec<u8>)], count: u32) -> Vec<Delivered> {
         let mut jobs = Vec::new();
-        self.take_pass(now, queues, count, |this, place, id| jobs.push(this.hand_out(now, &id, place)));
+        self.take_pass(now, queues, count, |this, place, id| {
+            jobs.push(this.hand_out(now, &id, place))
+        });
         jobs
     }
 
-    fn offer_pass(&mut self, now: u64, queues: &[(u32, Vec<u8>)], count: u32, ticket: Ticket) -> Vec<Offered> {
+    fn offer_pass(
+        &mut self,
+        now: u64,
+        queues: &[(u32, Vec<u8>)],
+        count: u32,
+        ticket: Ticket,
+    ) -> Vec<Offered> {
         let mut offers = Vec::new();
         self.take_pass(now, queues, count, |this, place, id| {
             this.reservations += 1;
             let number = this.reservations;
-            this.jobs.get_mut(&id).expect("it is there").place = Place::Reserved { ticket, number, place };
+            this.jobs.get_mut(&id).expect("it is there").place = Place::Reserved {
+                ticket,
+                number,
+                place,
+            };
             offers.push(Offered { place, id });
         });
         offers
@@ -709,12 +818,19 @@ impl Reference {
 
     fn waiting_at<'a>(&'a self, queue: &'a [u8]) -> impl Iterator<Item = &'a Waiter> {
         let sits = move |waiter: &&Waiter| waiter.seats.iter().any(|(_, seat)| seat == queue);
-        self.waiters.iter().filter(|waiter| waiter.phase == Phase::Waiting).filter(sits)
+        self.waiters
+            .iter()
+            .filter(|waiter| waiter.phase == Phase::Waiting)
+            .filter(sits)
     }
 
     fn can_serve(&self, queue: &[u8]) -> bool {
         let open = self.queues.get(queue).is_some_and(|queue| !queue.pause.output);
-        let has_jobs = || self.jobs.values().any(|job| job.queue == queue && job.place == Place::Queued);
+        let has_jobs = || {
+            self.jobs
+                .values()
+                .any(|job| job.queue == queue && job.place == Place::Queued)
+        };
         open && has_jobs() && self.waiting_at(queue).next().is_some()
     }
 
@@ -746,8 +862,18 @@ impl Reference {
 
     /// Ends the wait of those that waited only for reservations of this queue that are over now.
     fn settle(&mut self, queue: &[u8]) {
-        let oldest = self.jobs.values().filter(|job| job.queue == queue).filter_map(Job::reservation).min();
-        for ticket in self.waiters.iter().map(|waiter| waiter.ticket).collect::<Vec<_>>() {
+        let oldest = self
+            .jobs
+            .values()
+            .filter(|job| job.queue == queue)
+            .filter_map(Job::reservation)
+            .min();
+        for ticket in self
+            .waiters
+            .iter()
+            .map(|waiter| waiter.ticket)
+            .collect::<Vec<_>>()
+        {
             let waiter = self.waiter_mut(ticket);
             if oldest.is_some_and(|oldest| oldest <= waiter.last_reservation) {
                 continue;
@@ -761,7 +887,11 @@ impl Reference {
     }
 
     fn may_wait(&self, ticket: Ticket) -> bool {
-        let waiter = self.waiters.iter().find(|waiter| waiter.ticket == ticket).expect("it is there");
+        let waiter = self
+            .waiters
+            .iter()
+            .find(|waiter| waiter.ticket == ticket)
+            .expect("it is there");
         match waiter.take.patience {
             Patience::None => false,
             Patience::Reserved => !waiter.watches.is_empty(),
@@ -781,7 +911,10 @@ impl Reference {
     }
 
     fn waiter_mut(&mut self, ticket: Ticket) -> &mut Waiter {
-        self.waiters.iter_mut().find(|waiter| waiter.ticket == ticket).expect("it is there")
+        self.waiters
+            .iter_mut()
+            .find(|waiter| waiter.ticket == ticket)
+            .expect("it is there")
     }
 
     fn forget(&mut self, ticket: Ticket) {

@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, VecDeque};
 use shard::clock::Now;
 use shard::commands::Request;
 use shard::id::JobId;
-use shard::message::{Answer, Delivered, Handed, Manner, Message, Offered, Patience, SessionId, Take, Ticket};
+use shard::message::{
+    Answer, Delivered, Handed, Manner, Message, Offered, Patience, SessionId, Take, Ticket,
+};
 use shard::node::{Change, NodeMessage};
 use shard::slot::ShardNo;
 
@@ -40,7 +42,11 @@ struct Claimed {
 impl Outcome {
     /// The jobs of a GETJOB, in order.
     pub fn jobs(&self) -> impl Iterator<Item = &Delivered> {
-        self.delivered.iter().chain(self.claims.iter().filter_map(|claim| claim.jobs.as_ref()?.first()))
+        self.delivered.iter().chain(
+            self.claims
+                .iter()
+                .filter_map(|claim| claim.jobs.as_ref()?.first()),
+        )
     }
 
     pub fn has_unclaimed_offers(&self) -> bool {
@@ -52,7 +58,11 @@ impl Outcome {
         let mut order = Vec::new();
         for (&shard, offers) in &self.offers {
             for (place, offer) in offers.iter().enumerate() {
-                let pass = offers.iter().take(place).filter(|before| before.place == offer.place).count();
+                let pass = offers
+                    .iter()
+                    .take(place)
+                    .filter(|before| before.place == offer.place)
+                    .count();
                 order.push((pass, offer.place, shard, offer.id));
             }
         }
@@ -61,17 +71,40 @@ impl Outcome {
         order.truncate(missing);
         for (_, _, shard, id) in &order {
             let sent = claims.iter().find(|(to, _)| to == shard);
-            assert!(sent.is_some_and(|(_, ids)| ids.contains(id)), "{id} was to be claimed, not {claims:?}");
-            self.claims.push(Claimed { shard: *shard, id: *id, jobs: None });
-            self.offers.get_mut(shard).expect("it offered").retain(|offer| offer.id != *id);
+            assert!(
+                sent.is_some_and(|(_, ids)| ids.contains(id)),
+                "{id} was to be claimed, not {claims:?}"
+            );
+            self.claims.push(Claimed {
+                shard: *shard,
+                id: *id,
+                jobs: None,
+            });
+            self.offers
+                .get_mut(shard)
+                .expect("it offered")
+                .retain(|offer| offer.id != *id);
         }
         let sent: usize = claims.iter().map(|(_, ids)| ids.len()).sum();
-        assert_eq!(sent, order.len(), "no more is claimed than is missing: {claims:?}");
+        assert_eq!(
+            sent,
+            order.len(),
+            "no more is claimed than is missing: {claims:?}"
+        );
     }
 
     fn claim_ended(&mut self, shard: ShardNo, jobs: &[Delivered]) {
-        for claim in self.claims.iter_mut().filter(|claim| claim.shard == shard && claim.jobs.is_none()) {
-            claim.jobs = Some(jobs.iter().filter(|job| job.handed.id == claim.id).cloned().collect());
+        for claim in self
+            .claims
+            .iter_mut()
+            .filter(|claim| claim.shard == shard && claim.jobs.is_none())
+        {
+            claim.jobs = Some(
+                jobs.iter()
+                    .filter(|job| job.handed.id == claim.id)
+                    .cloned()
+                    .collect(),
+            );
         }
     }
 }
@@ -153,7 +186,11 @@ impl Witness {
 
     /// What came of the requests of a session that nobody asked for.
     pub fn rest_of(&self, session: (ShardNo, SessionId)) -> impl Iterator<Item = &Outcome> {
-        self.of_session.get(&session).into_iter().flatten().map(|&outcome| &self.outcomes[outcome])
+        self.of_session
+            .get(&session)
+            .into_iter()
+            .flatten()
+            .map(|&outcome| &self.outcomes[outcome])
     }
 
     /// All that was due on a shard at this instant was done, in one tick or several: the reference does the same.
@@ -177,17 +214,30 @@ impl Witness {
         }
         let session = (ticket.shard, ticket.session);
         let outcomes = self.of_session.entry(session).or_default();
-        if matches!(request, Request::Take(Take { patience: Patience::None, .. })) {
+        if matches!(
+            request,
+            Request::Take(Take {
+                patience: Patience::None,
+                ..
+            })
+        ) {
             let before = *outcomes.back().expect("a GETJOB goes on that has begun");
             self.outcomes[before].offers.clear();
             self.of_ticket.insert(ticket, before);
             *self.kinds.entry("further rounds").or_default() += 1;
             return;
         }
-        let count = if let Request::Take(take) = request { take.count as usize } else { 0 };
+        let count = if let Request::Take(take) = request {
+            take.count as usize
+        } else {
+            0
+        };
         outcomes.push_back(self.outcomes.len());
         self.of_ticket.insert(ticket, self.outcomes.len());
-        self.outcomes.push(Outcome { count, ..Outcome::default() });
+        self.outcomes.push(Outcome {
+            count,
+            ..Outcome::default()
+        });
     }
 
     /// What a session learns: offers may be claimed from now on.
@@ -195,7 +245,11 @@ impl Witness {
         if let Answer::Offers(offers) = answer
             && self.of_ticket.contains_key(&ticket)
         {
-            self.outcome(ticket).offers.entry(from).or_default().extend(offers);
+            self.outcome(ticket)
+                .offers
+                .entry(from)
+                .or_default()
+                .extend(offers);
         }
     }
 
@@ -204,10 +258,16 @@ impl Witness {
         for (to, messages) in sent.iter().enumerate() {
             for message in messages {
                 match message {
-                    Message::Request { request: Request::Scan(_) | Request::Gather(_), .. } => {}
+                    Message::Request {
+                        request: Request::Scan(_) | Request::Gather(_),
+                        ..
+                    } => {}
                     Message::Request { ticket, request } => self.request_sent(*ticket, request),
                     Message::Claim { ticket, ids } => {
-                        claims.entry(*ticket).or_default().push((to as ShardNo, ids.clone()));
+                        claims
+                            .entry(*ticket)
+                            .or_default()
+                            .push((to as ShardNo, ids.clone()));
                     }
                     Message::Undelivered { jobs } => self.undone.extend(jobs),
                     _ => {}
@@ -220,11 +280,22 @@ impl Witness {
         }
     }
 
-    fn check_mesh(&mut self, now: Now, shard: ShardNo, from: ShardNo, told: Vec<Told>, sent: &[Vec<Message>]) {
-        let answers = sent[usize::from(from)].iter().filter_map(|message| match message {
-            Message::Answer { ticket, answer } if !matches!(answer, Answer::Part(_)) => Some((ticket, answer)),
-            _ => None,
-        });
+    fn check_mesh(
+        &mut self,
+        now: Now,
+        shard: ShardNo,
+        from: ShardNo,
+        told: Vec<Told>,
+        sent: &[Vec<Message>],
+    ) {
+        let answers = sent[usize::from(from)]
+            .iter()
+            .filter_map(|message| match message {
+                Message::Answer { ticket, answer } if !matches!(answer, Answer::Part(_)) => {
+                    Some((ticket, answer))
+                }
+                _ => None,
+            });
         let mut answers = answers.collect::<VecDeque<_>>();
         for told in told {
             match told {
@@ -247,7 +318,13 @@ impl Witness {
     }
 
     fn answered(&mut self, ticket: Ticket, _shard: ShardNo, answer: Answer, request: &Request) {
-        let deliver = matches!(request, Request::Take(Take { manner: Manner::Deliver, .. }));
+        let deliver = matches!(
+            request,
+            Request::Take(Take {
+                manner: Manner::Deliver,
+                ..
+            })
+        );
         match answer {
             Answer::Jobs(jobs) if deliver => self.delivered(ticket, jobs),
             Answer::Waiting => self.count("waits"),
@@ -257,7 +334,8 @@ impl Witness {
     }
 
     fn delivered(&mut self, ticket: Ticket, jobs: Vec<Delivered>) {
-        self.handed_out.extend(jobs.iter().map(|job| (ticket, job.handed)));
+        self.handed_out
+            .extend(jobs.iter().map(|job| (ticket, job.handed)));
         self.outcome(ticket).delivered.extend(jobs);
     }
 
@@ -270,19 +348,31 @@ impl Witness {
         let mut expected: BTreeMap<Ticket, Vec<String>> = BTreeMap::new();
         for (ticket, answer) in self.reference.take_ends() {
             expected.entry(ticket).or_default().push(format!("{answer:?}"));
-            let claimed = self.outcome(ticket).claims.iter().any(|claim| claim.shard == shard && claim.jobs.is_none());
+            let claimed = self
+                .outcome(ticket)
+                .claims
+                .iter()
+                .any(|claim| claim.shard == shard && claim.jobs.is_none());
             match answer {
                 Answer::Jobs(jobs) if claimed => {
-                    self.handed_out.extend(jobs.iter().map(|job| (ticket, job.handed)));
+                    self.handed_out
+                        .extend(jobs.iter().map(|job| (ticket, job.handed)));
                     self.outcome(ticket).claim_ended(shard, &jobs);
-                    self.count(if jobs.is_empty() { "claims refused" } else { "claims granted" });
+                    self.count(if jobs.is_empty() {
+                        "claims refused"
+                    } else {
+                        "claims granted"
+                    });
                 }
                 Answer::Jobs(jobs) => self.delivered(ticket, jobs),
                 Answer::Nothing => self.count("ends with nothing"),
                 _ => self.count("late offers"),
             }
         }
-        assert_eq!(expected, actual, "what ends on shard {shard}: left the reference, right the shard");
+        assert_eq!(
+            expected, actual,
+            "what ends on shard {shard}: left the reference, right the shard"
+        );
     }
 }
 
@@ -305,7 +395,10 @@ impl Watch for Witness {
             Happening::Tick => Step::Tick,
             Happening::Mesh(from, messages) => {
                 self.note(format!("{} ms: {from} -> {shard}: {messages:?}", now.mono().0));
-                let told = messages.iter().filter_map(|message| self.told(*from, message)).collect();
+                let told = messages
+                    .iter()
+                    .filter_map(|message| self.told(*from, message))
+                    .collect();
                 Step::Mesh(*from, told)
             }
         };
@@ -325,11 +418,14 @@ impl Watch for Witness {
             Step::Outside => {}
             Step::Mesh(from, told) => self.check_mesh(now, shard, from, told, sent),
             Step::Tick => {
-                self.tick_ends.extend(lates(sent).filter_map(|(ticket, answer)| Some((*ticket, copy(answer)?))));
+                self.tick_ends
+                    .extend(lates(sent).filter_map(|(ticket, answer)| Some((*ticket, copy(answer)?))));
                 return self.sent(sent);
             }
         }
-        let actual: Vec<(Ticket, Answer)> = lates(sent).filter_map(|(t, answer)| Some((*t, copy(answer)?))).collect();
+        let actual: Vec<(Ticket, Answer)> = lates(sent)
+            .filter_map(|(t, answer)| Some((*t, copy(answer)?)))
+            .collect();
         self.check_ends(shard, &actual);
         self.sent(sent);
     }
@@ -341,12 +437,18 @@ impl Witness {
             return None;
         }
         Some(match message {
-            Message::Request { request: Request::Gather(_), .. } => return None,
+            Message::Request {
+                request: Request::Gather(_),
+                ..
+            } => return None,
             Message::Request { ticket, request } => Told::Request(*ticket, copy_request(request)),
             Message::Claim { ticket, ids } => Told::Claim(*ticket, ids.clone()),
             Message::Cancel { ticket } => Told::Cancel(*ticket),
             Message::Undelivered { jobs } => Told::Undelivered(jobs.clone()),
-            Message::Node(NodeMessage::Apply { change: Change::FlushAll, .. }) => Told::Flush,
+            Message::Node(NodeMessage::Apply {
+                change: Change::FlushAll,
+                ..
+            }) => Told::Flush,
             Message::Answer { ticket, answer } | Message::Late { ticket, answer } => {
                 self.learnt(from, *ticket, answer);
                 return None;
@@ -360,7 +462,10 @@ fn copy_request(request: &Request) -> Copied {
     Copied::Known(match request {
         Request::Add(add) => Request::Add(add.clone()),
         Request::Take(take) => Request::Take(take.clone()),
-        Request::Ids { verb, ids } => Request::Ids { verb: *verb, ids: ids.clone() },
+        Request::Ids { verb, ids } => Request::Ids {
+            verb: *verb,
+            ids: ids.clone(),
+        },
         Request::Show(id) => Request::Show(*id),
         Request::Working(id) => Request::Working(*id),
         Request::Length(queue) => Request::Length(queue.clone()),
