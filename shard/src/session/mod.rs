@@ -2,19 +2,21 @@
 //!
 //! A session turns received bytes into requests, requests into plans, and answers into replies in the order of the requests.
 //!
-//! - `engine` starts plans and takes in answers: requests with one home shard that cannot block overlap, everything else
-//!   waits for all before it (a *barrier*) and holds back all behind it; `progress` holds what a barrier command has gathered so far, `getjob` is the
-//!   long one of them.
+//! - `engine` starts plans and takes in answers: requests with one home shard that cannot block overlap.
+//! - `barrier` is for everything else: it waits for all before it and holds back all behind it; `progress` holds what such a
+//!   command has gathered so far, `getjob` is the long one of them.
 //! - `delivery` remembers what stands in the output and has not reached the client.
 //!
 //! A session that may not go on keeps its input (`held`) and is run again when what it waits for has come.
 
+mod barrier;
 mod client;
 mod delivery;
 mod engine;
 mod getjob;
 mod progress;
 mod reply;
+mod upkeep;
 
 use std::collections::VecDeque;
 
