@@ -89,7 +89,7 @@ impl Engine<'_> {
         }
     }
 
-    pub(super) fn start(&mut self, args: Args<'_>) -> Started {
+    fn start(&mut self, args: Args<'_>) -> Started {
         let (spec, plan) = match self.plan(args) {
             (spec, Ok(plan)) => (spec, plan),
             (_, Err(_)) if !self.session.is_idle() => return Started::NotYet(Hold::Order),
