@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use crate::clock::Now;
 use crate::id::NodeId;
-use crate::input::{Effect, Input, Peer, Question, Told};
+use crate::input::{ConnectionId, Effect, Input, Peer, Question, Told};
 use crate::message::SessionId;
 use crate::settings::Settings;
 use crate::shard::{NodeFacts, Shard, ShardOptions};
@@ -16,7 +16,9 @@ pub fn with_args<T, W: AsRef<[u8]>>(words: &[W], look: impl FnOnce(Args<'_>) -> 
     let mut request = Vec::new();
     encode_request(words, &mut request);
     let mut parser = Parser::new();
-    let args = parser.next(&mut &request[..], &RequestLimits::FULL).expect("a well-formed request");
+    let args = parser
+        .next(&mut &request[..], &RequestLimits::FULL)
+        .expect("a well-formed request");
     look(args.expect("a whole request"))
 }
 
@@ -54,17 +56,25 @@ struct TestClient {
 impl TestNode {
     /// A node of so many shards.
     pub fn new(shards: u16, settings: Settings) -> Self {
-        let now = Now { mono_us: 1_000_000, wall_us: 1_700_000_000_000_000 };
+        let now = Now {
+            mono_us: 1_000_000,
+            wall_us: 1_700_000_000_000_000,
+        };
         let options = |shard| ShardOptions {
             shard,
             shards,
             node: NodeId::from_bytes([0xab; 20]),
             seed: [shard as u8; 32],
             hash_seed: 1,
-            facts: NodeFacts { version: "0.1.0".to_owned(), ..NodeFacts::default() },
+            facts: NodeFacts {
+                version: "0.1.0".to_owned(),
+                ..NodeFacts::default()
+            },
         };
         let mut node = Self {
-            shards: (0..shards).map(|shard| Shard::new(options(shard), settings.clone(), now)).collect(),
+            shards: (0..shards)
+                .map(|shard| Shard::new(options(shard), settings.clone(), now))
+                .collect(),
             now,
             clients: Vec::new(),
             settings: Vec::new(),
@@ -76,15 +86,25 @@ impl TestNode {
         node
     }
 
-    /// Connects a client to this shard; gives its place.
-    pub fn connect(&mut self, shard: u16) -> usize {
-        let number = self.clients.len() as u64 + 1;
-        let peer = Peer::Tcp(SocketAddr::from(([127, 0, 0, 1], 40_000 + number as u16)));
-        let local = Peer::Tcp(SocketAddr::from(([127, 0, 0, 1], 7711)));
-        let session = self.shards[usize::from(shard)].connect(self.now, number, peer, local);
-        self.clients.push(TestClient { shard: usize::from(shard), session, received: Vec::new(), closed: false });
+    /// Connects a client, to the shard that shard 0 chooses; gives its place.
+    pub fn connect(&mut self) -> usize {
+        let connection = ConnectionId(self.clients.len() as u64);
+        self.step(0, Input::Accepted { connection });
         self.settle();
         self.clients.len() - 1
+    }
+
+    fn assign(&mut self, client: u64, shard: ShardNo) {
+        let peer = Peer::Tcp(SocketAddr::from(([127, 0, 0, 1], 40_000 + client as u16)));
+        let local = Peer::Tcp(SocketAddr::from(([127, 0, 0, 1], 7711)));
+        let shard = usize::from(shard);
+        let session = self.shards[shard].connect(self.now, client, peer, local);
+        self.clients.push(TestClient {
+            shard,
+            session,
+            received: Vec::new(),
+            closed: false,
+        });
     }
 
     /// Sends a request of these words, separated by blanks; gives all that came back.
@@ -96,9 +116,20 @@ impl TestNode {
     pub fn ask_words(&mut self, client: usize, words: &[&str]) -> String {
         let mut bytes = Vec::new();
         encode_request(words, &mut bytes);
-        let TestClient { shard, session, closed, .. } = self.clients[client];
+        let TestClient {
+            shard,
+            session,
+            closed,
+            ..
+        } = self.clients[client];
         assert!(!closed, "the connection is closed");
-        self.step(shard, Input::Bytes { session, bytes: &bytes });
+        self.step(
+            shard,
+            Input::Bytes {
+                session,
+                bytes: &bytes,
+            },
+        );
         self.settle();
         self.received(client)
     }
@@ -136,7 +167,10 @@ impl TestNode {
             let mut busy = false;
             for shard in 0..self.shards.len() {
                 busy |= self.carry_messages(shard);
-                if self.shards[shard].next_deadline().is_some_and(|deadline| deadline <= self.now.mono()) {
+                if self.shards[shard]
+                    .next_deadline()
+                    .is_some_and(|deadline| deadline <= self.now.mono())
+                {
                     self.step(shard, Input::Tick);
                     busy = true;
                 }
@@ -155,7 +189,13 @@ impl TestNode {
             self.shards[from].take_mesh(to as ShardNo, &mut messages);
             if !messages.is_empty() {
                 carried = true;
-                self.step(to, Input::Mesh { from: from as ShardNo, messages: &mut messages });
+                self.step(
+                    to,
+                    Input::Mesh {
+                        from: from as ShardNo,
+                        messages: &mut messages,
+                    },
+                );
             }
         }
         carried
@@ -188,7 +228,9 @@ impl TestNode {
             Effect::Log { text, .. } => self.log.push(text),
             Effect::Crash => self.crashed = true,
             Effect::Stopped => self.stopped += 1,
-            Effect::Reading { .. } | Effect::Assign { .. } | Effect::Refuse { .. } | Effect::StopListening => {}
+            Effect::Assign { client, shard, .. } => self.assign(client, shard),
+            Effect::Refuse { .. } => panic!("a test connects few clients"),
+            Effect::Reading { .. } | Effect::StopListening => {}
         }
     }
 
@@ -200,11 +242,19 @@ impl TestNode {
             client.received.extend_from_slice(&bytes);
         }
         if !bytes.is_empty() {
-            self.step(shard, Input::Sent { session, bytes: bytes.len() });
+            self.step(
+                shard,
+                Input::Sent {
+                    session,
+                    bytes: bytes.len(),
+                },
+            );
         }
     }
 
     fn client_of(&mut self, shard: usize, session: SessionId) -> Option<&mut TestClient> {
-        self.clients.iter_mut().find(|client| client.shard == shard && client.session == session)
+        self.clients
+            .iter_mut()
+            .find(|client| client.shard == shard && client.session == session)
     }
 }
