@@ -344,6 +344,9 @@ impl Run {
     fn finish(&mut self) {
         self.note("the end begins".to_owned());
         self.node.clients.iter_mut().for_each(|client| client.kernel_takes_all = true);
+        for from in 0..self.plan.shards {
+            (0..self.plan.shards).for_each(|to| self.node.delay_mesh(from, to, 0));
+        }
         // Longer than any TIMEOUT.
         self.wait_ms(4_000);
         if self.plan.is_exact() {
@@ -357,10 +360,13 @@ impl Run {
             self.ledger.flushed_until_us = self.node.now.mono_us;
         }
         if self.plan.is_exact() {
-            assert_eq!(self.node.watch.reference.unfinished(), (0, 0), "reservations and GETJOBs are left over");
+            let unfinished = self.node.watch.reference.unfinished();
+            assert!(unfinished.is_empty(), "reservations and GETJOBs are left over: {unfinished:?}");
             self.check_undone();
         }
         self.connect();
+        let client = self.actors[0].client;
+        self.node.clients[client].kernel_takes_all = true;
         self.drain();
         let lost = self.ledger.lost(self.node.now.mono_us);
         assert!(lost.is_empty(), "lost: {lost:?}");
@@ -374,6 +380,7 @@ impl Run {
         self.last_reply.take().expect("it is answered")
     }
 
+    /// Receives and acknowledges all that is there.
     fn drain(&mut self) {
         let queues = self.load.queues.clone();
         for queue in &queues {
