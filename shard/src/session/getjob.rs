@@ -188,12 +188,8 @@ impl GetJobProgress {
                 }
             }
             Answer::Jobs(jobs) if asked.state == State::Claiming => {
-                let refused_whole = jobs.is_empty();
-                asked.state = match (asked.offers.is_empty(), refused_whole) {
-                    (false, _) => State::Offered,
-                    (true, true) if !self.jobs.is_empty() => State::Nothing,
-                    (true, _) => State::Waiting,
-                };
+                // Whatever the claim gave, the shard keeps the request until it is cancelled, and may offer again.
+                asked.state = if asked.offers.is_empty() { State::Waiting } else { State::Offered };
                 self.arrived.push((from, jobs.into()));
             }
             Answer::Jobs(jobs) => {
