@@ -14,7 +14,10 @@ pub struct Memory {
 impl Memory {
     /// An account with a budget, and nothing more to be had.
     pub fn new(budget: u64) -> Self {
-        Self { budget, ..Self::default() }
+        Self {
+            budget,
+            ..Self::default()
+        }
     }
 
     /// Bytes in use.

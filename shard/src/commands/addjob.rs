@@ -51,7 +51,10 @@ pub struct AddJob {
 /// Grammar, and the checks that need no queue.
 pub fn plan(_core: &Core, _session: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
     let add = parse(args, 1)?;
-    Ok(Plan::Home { slot: Slot::of_queue(&add.queue), request: Request::Add(add) })
+    Ok(Plan::Home {
+        slot: Slot::of_queue(&add.queue),
+        request: Request::Add(add),
+    })
 }
 
 /// The options as given.
@@ -71,12 +74,18 @@ fn parse(args: &Args<'_>, reachable: u16) -> Result<AddJob, CommandError> {
     let timeout_ms = parse_i64(&args[3]).ok_or(CommandError::NotAnInteger)?;
     let timeout_ms = u64::try_from(timeout_ms).map_err(|_| CommandError::other("timeout is negative"))?;
     let ttl_s = options.ttl_s.unwrap_or(DEFAULT_TTL_S);
-    let retry_s = options.retry_s.unwrap_or((ttl_s / 10).clamp(1, DEFAULT_RETRY_MAX_S));
+    let retry_s = options
+        .retry_s
+        .unwrap_or((ttl_s / 10).clamp(1, DEFAULT_RETRY_MAX_S));
     if retry_s == 0 && options.replicate.is_some_and(|copies| copies > 1) {
-        return Err(CommandError::other("With RETRY set to 0 (at most once delivery) the only REPLICATE is 1"));
+        return Err(CommandError::other(
+            "With RETRY set to 0 (at most once delivery) the only REPLICATE is 1",
+        ));
     }
     if options.delay_s >= ttl_s {
-        return Err(CommandError::other("The specified DELAY is not smaller than TTL: the job would never be delivered"));
+        return Err(CommandError::other(
+            "The specified DELAY is not smaller than TTL: the job would never be delivered",
+        ));
     }
     let default = if retry_s == 0 { 1 } else { DEFAULT_REPLICATE };
     let replicate = options.replicate.unwrap_or(default.min(reachable));
@@ -128,7 +137,9 @@ fn parse_options(args: &Args<'_>) -> Result<Options, CommandError> {
 fn in_range(value: Option<&[u8]>, least: u64, most: u64) -> Result<u64, CommandError> {
     let number = parse_i64(value.ok_or(CommandError::Syntax)?);
     let number = number.and_then(|number| u64::try_from(number).ok());
-    number.filter(|number| (least..=most).contains(number)).ok_or(CommandError::NotAnInteger)
+    number
+        .filter(|number| (least..=most).contains(number))
+        .ok_or(CommandError::NotAnInteger)
 }
 
 /// Why the queue does not take the job.

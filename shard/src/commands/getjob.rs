@@ -38,7 +38,13 @@ pub fn plan(_core: &Core, _session: &Session, args: &Args<'_>) -> Result<Plan, C
 }
 
 fn parse(args: &Args<'_>) -> Result<GetJob, CommandError> {
-    let mut job = GetJob { queues: SmallVec::new(), count: 1, timeout_ms: 0, nohang: false, with_counters: false };
+    let mut job = GetJob {
+        queues: SmallVec::new(),
+        count: 1,
+        timeout_ms: 0,
+        nohang: false,
+        with_counters: false,
+    };
     let mut at = 1;
     loop {
         let word = args.get(at).ok_or(CommandError::Syntax)?;
@@ -62,17 +68,30 @@ fn parse(args: &Args<'_>) -> Result<GetJob, CommandError> {
         at += 1;
     }
     job.queues = (at + 1..args.len()).map(|at| args.blob(at)).collect();
-    if job.queues.is_empty() { Err(CommandError::Syntax) } else { Ok(job) }
+    if job.queues.is_empty() {
+        Err(CommandError::Syntax)
+    } else {
+        Ok(job)
+    }
 }
 
 fn at_least(least: u64, text: &[u8]) -> Result<u64, CommandError> {
     let number = parse_i64(text).and_then(|number| u64::try_from(number).ok());
-    number.filter(|&number| number >= least).ok_or(CommandError::NotAnInteger)
+    number
+        .filter(|&number| number >= least)
+        .ok_or(CommandError::NotAnInteger)
 }
 
 /// Takes what is there, or waits.
 pub(crate) fn apply(home: &mut Home, now: Mono, ticket: Ticket, take: Take) -> Answer {
-    let most = if take.manner == Manner::Offer { OFFER_STEP } else { TAKE_STEP };
-    assert!((1..=most).contains(&take.count), "a larger COUNT is served in several steps");
+    let most = if take.manner == Manner::Offer {
+        OFFER_STEP
+    } else {
+        TAKE_STEP
+    };
+    assert!(
+        (1..=most).contains(&take.count),
+        "a larger COUNT is served in several steps"
+    );
     home.take(now, ticket, &take)
 }

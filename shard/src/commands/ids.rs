@@ -21,7 +21,12 @@ pub(super) fn parse_id(text: &[u8]) -> Result<JobId, CommandError> {
 }
 
 /// Does something with each job that is here; counts those it was done with.
-pub(super) fn count(home: &mut Home, now: Mono, ids: &[JobId], mut each: impl FnMut(&mut Home, u32) -> bool) -> i64 {
+pub(super) fn count(
+    home: &mut Home,
+    now: Mono,
+    ids: &[JobId],
+    mut each: impl FnMut(&mut Home, u32) -> bool,
+) -> i64 {
     let mut counted = 0;
     for id in ids {
         if let Some(job) = home.find_job(now, id) {
@@ -32,7 +37,12 @@ pub(super) fn count(home: &mut Home, now: Mono, ids: &[JobId], mut each: impl Fn
 }
 
 /// ENQUEUE and NACK: `each` brings a job into its queue. IDs of queues that are paused in are skipped.
-pub(super) fn enter(home: &mut Home, now: Mono, ids: &[JobId], mut each: impl FnMut(&mut Home, u32)) -> Answer {
+pub(super) fn enter(
+    home: &mut Home,
+    now: Mono,
+    ids: &[JobId],
+    mut each: impl FnMut(&mut Home, u32),
+) -> Answer {
     if home.is_out_of_memory() {
         return Answer::Error(CommandError::OutOfMemory);
     }

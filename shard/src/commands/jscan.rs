@@ -3,9 +3,9 @@
 //! `JSCAN [cursor] [COUNT n] [BUSYLOOP] [QUEUE q] [STATE s]... [REPLY all|id]` answers the next cursor, 0 at the end, and IDs, or with REPLY all
 //! what SHOW answers for each. States are alternatives. The rest is as for QSCAN.
 
+use super::Plan;
 use super::qscan::{Scan, ScanOf, parse_words};
 use super::view::JobState;
-use super::Plan;
 use crate::core::Core;
 use crate::error::CommandError;
 use crate::home::{Job, Queue};

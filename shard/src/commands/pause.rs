@@ -29,17 +29,29 @@ pub struct Pause {
 /// Grammar.
 pub fn plan(_core: &Core, _session: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
     let pause = parse(args)?;
-    Ok(Plan::Home { slot: Slot::of_queue(&args[1]), request: Request::Pause(pause) })
+    Ok(Plan::Home {
+        slot: Slot::of_queue(&args[1]),
+        request: Request::Pause(pause),
+    })
 }
 
 fn parse(args: &Args<'_>) -> Result<Pause, CommandError> {
-    let mut pause = Pause { queue: args.blob(1), state: None, broadcast: false };
+    let mut pause = Pause {
+        queue: args.blob(1),
+        state: None,
+        broadcast: false,
+    };
     for word in args.iter().skip(2) {
         let old = pause.state.unwrap_or_default();
         match word.to_ascii_lowercase().as_slice() {
             b"in" => pause.state = Some(PauseState { input: true, ..old }),
             b"out" => pause.state = Some(PauseState { output: true, ..old }),
-            b"all" => pause.state = Some(PauseState { input: true, output: true }),
+            b"all" => {
+                pause.state = Some(PauseState {
+                    input: true,
+                    output: true,
+                })
+            }
             b"none" => pause.state = Some(PauseState::default()),
             b"state" => {}
             b"bcast" => pause.broadcast = true,

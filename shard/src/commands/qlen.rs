@@ -13,10 +13,16 @@ use crate::wire::{Args, Blob};
 
 /// Grammar.
 pub fn plan(_core: &Core, _session: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
-    Ok(Plan::Home { slot: Slot::of_queue(&args[1]), request: Request::Length(args.blob(1)) })
+    Ok(Plan::Home {
+        slot: Slot::of_queue(&args[1]),
+        request: Request::Length(args.blob(1)),
+    })
 }
 
 /// Counts.
 pub(crate) fn apply(home: &Home, name: &Blob) -> Answer {
-    Answer::Count(home.find_queue(name).map_or(0, |queue| home.queue(queue).len() as i64))
+    Answer::Count(
+        home.find_queue(name)
+            .map_or(0, |queue| home.queue(queue).len() as i64),
+    )
 }

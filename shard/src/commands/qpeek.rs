@@ -28,7 +28,11 @@ pub struct Peek {
 /// Grammar.
 pub fn plan(_core: &Core, _session: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
     let count = parse_i64(&args[2]).ok_or(CommandError::NotAnInteger)?;
-    Ok(Plan::Peek(Peek { queue: args.blob(1), count, after: None }))
+    Ok(Plan::Peek(Peek {
+        queue: args.blob(1),
+        count,
+        after: None,
+    }))
 }
 
 /// Looks.

@@ -102,7 +102,12 @@ pub(super) struct Paging {
 impl Paging {
     pub(super) fn of(self, of: ScanOf) -> Scan {
         let position = ScanPosition(self.cursor.unwrap_or(0));
-        Scan { of, position, count: self.count, busyloop: self.busyloop }
+        Scan {
+            of,
+            position,
+            count: self.count,
+            busyloop: self.busyloop,
+        }
     }
 }
 
@@ -110,9 +115,16 @@ impl Paging {
 /// its second argument; it says whether the word was its own.
 pub(super) fn parse_words<'a>(
     args: &Args<'a>,
-    mut filter: impl FnMut(&[u8], &mut dyn FnMut() -> Result<&'a [u8], CommandError>) -> Result<bool, CommandError>,
+    mut filter: impl FnMut(
+        &[u8],
+        &mut dyn FnMut() -> Result<&'a [u8], CommandError>,
+    ) -> Result<bool, CommandError>,
 ) -> Result<Paging, CommandError> {
-    let mut paging = Paging { cursor: None, count: DEFAULT_COUNT, busyloop: false };
+    let mut paging = Paging {
+        cursor: None,
+        count: DEFAULT_COUNT,
+        busyloop: false,
+    };
     let mut words = args.iter().skip(1);
     while let Some(word) = words.next() {
         let lower = word.to_ascii_lowercase();

@@ -16,7 +16,10 @@ use crate::wire::{Args, Blob};
 
 /// Grammar.
 pub fn plan(_core: &Core, _session: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
-    Ok(Plan::Home { slot: Slot::of_queue(&args[1]), request: Request::Stat(args.blob(1)) })
+    Ok(Plan::Home {
+        slot: Slot::of_queue(&args[1]),
+        request: Request::Stat(args.blob(1)),
+    })
 }
 
 /// Describes the queue.

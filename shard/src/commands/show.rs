@@ -16,7 +16,10 @@ use crate::wire::Args;
 /// Grammar.
 pub fn plan(_core: &Core, _session: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
     let id = ids::parse_id(&args[1])?;
-    Ok(Plan::Home { slot: id.slot(), request: Request::Show(id) })
+    Ok(Plan::Home {
+        slot: id.slot(),
+        request: Request::Show(id),
+    })
 }
 
 /// Describes the job.

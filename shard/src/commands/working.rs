@@ -17,12 +17,17 @@ use crate::wire::Args;
 /// Grammar.
 pub fn plan(_core: &Core, _session: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
     let id = ids::parse_id(&args[1])?;
-    Ok(Plan::Home { slot: id.slot(), request: Request::Working(id) })
+    Ok(Plan::Home {
+        slot: id.slot(),
+        request: Request::Working(id),
+    })
 }
 
 /// Restarts the lease.
 pub(crate) fn apply(home: &mut Home, now: Mono, id: JobId) -> Answer {
-    let Some(key) = home.find_job(now, &id) else { return Answer::Error(CommandError::NoJob) };
+    let Some(key) = home.find_job(now, &id) else {
+        return Answer::Error(CommandError::NoJob);
+    };
     let job = home.job(key);
     let (life_ms, retry_s) = (u64::from(job.ttl_s) * SECOND_MS, job.retry_s);
     let elapsed_ms = life_ms.saturating_sub(job.expires_at.since_ms(now));

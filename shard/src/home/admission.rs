@@ -38,7 +38,9 @@ impl Short {
 
     /// Forgets one; false when there is none.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
-        let Some(arrival) = self.tickets.remove(&ticket) else { return false };
+        let Some(arrival) = self.tickets.remove(&ticket) else {
+            return false;
+        };
         let (_, add) = self.waiting.remove(&arrival).expect("both maps name the same");
         self.bytes -= cost(&add);
         true
@@ -147,7 +149,9 @@ impl Home {
             if self.memory.admit(bytes) {
                 return Room::Fits;
             }
-            let Some(oldest) = self.stock.delivered.first().filter(|_| self.evicts) else { break };
+            let Some(oldest) = self.stock.delivered.first().filter(|_| self.evicts) else {
+                break;
+            };
             self.remove(oldest);
             self.counters.evicted += 1;
         }

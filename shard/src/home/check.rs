@@ -16,43 +16,89 @@ impl Home {
     }
 
     fn check_jobs(&self) {
-        let Stock { jobs, timers, slots, .. } = &self.stock;
+        let Stock {
+            jobs, timers, slots, ..
+        } = &self.stock;
         let (shard, shards) = (self.options.shard, self.options.shards);
         for (key, job) in jobs.0.iter_from(0, jobs.0.high_water()) {
             assert_eq!(job.id.slot().home(shards), shard, "a job is at its home");
-            assert_eq!(job.links.is_linked(), job.is_in_a_list(), "{:?} is in the list of its place", job.id);
+            assert_eq!(
+                job.links.is_linked(),
+                job.is_in_a_list(),
+                "{:?} is in the list of its place",
+                job.id
+            );
             let deadline = timers.deadline_ms(job.timer.expect("every job has a timer"));
             assert!(deadline <= job.deadline().0, "{:?} is woken in time", job.id);
             let map = &slots[usize::from(job.id.slot().number() / shards)].jobs;
             let found = map.find(jobs, job.id.scan_hash(), |other| jobs[other].id == job.id);
             assert_eq!(found, Some(key), "a job is found by its ID");
-            assert_eq!(self.find_queue(&self.queue(job.queue).name), Some(job.queue), "its queue exists");
-            assert!(job.retry_s == 0 || job.place == Place::Queued || job.place == Place::Reserved || job.place == Place::Held
-                || job.enters_at.0 != u64::MAX, "{:?} comes back by itself", job.id);
+            assert_eq!(
+                self.find_queue(&self.queue(job.queue).name),
+                Some(job.queue),
+                "its queue exists"
+            );
+            assert!(
+                job.retry_s == 0
+                    || job.place == Place::Queued
+                    || job.place == Place::Reserved
+                    || job.place == Place::Held
+                    || job.enters_at.0 != u64::MAX,
+                "{:?} comes back by itself",
+                job.id
+            );
         }
         for (at, maps) in slots.iter().enumerate() {
             assert!(maps.jobs.is_empty() || (at as u16 * shards + shard) < crate::slot::SLOTS);
         }
-        assert_eq!(slots.iter().map(|maps| maps.jobs.len()).sum::<usize>(), jobs.0.len());
+        assert_eq!(
+            slots.iter().map(|maps| maps.jobs.len()).sum::<usize>(),
+            jobs.0.len()
+        );
     }
 
     fn check_queues(&self) {
-        let keys: Vec<u32> = self.stock.queues.0.iter_from(0, u32::MAX).map(|(key, _)| key).collect();
+        let keys: Vec<u32> = self
+            .stock
+            .queues
+            .0
+            .iter_from(0, u32::MAX)
+            .map(|(key, _)| key)
+            .collect();
         let mut queued = 0;
         for &key in &keys {
             self.check_queue(key);
             queued += self.queue(key).len();
         }
         assert_eq!(queued, self.stock.queued, "queued jobs are counted");
-        assert_eq!(self.stock.slots.iter().map(|maps| maps.queues.len()).sum::<usize>(), keys.len());
+        assert_eq!(
+            self.stock
+                .slots
+                .iter()
+                .map(|maps| maps.queues.len())
+                .sum::<usize>(),
+            keys.len()
+        );
         let busy = keys.iter().filter(|&&key| self.queue(key).busy).count();
         assert_eq!(self.stock.busy.len(), busy, "each busy queue is named once");
         let members: u64 = keys.iter().map(|&key| u64::from(self.queue(key).members)).sum();
-        assert_eq!(members, self.stock.jobs.0.len() as u64, "every job is a member of its queue");
+        assert_eq!(
+            members,
+            self.stock.jobs.0.len() as u64,
+            "every job is a member of its queue"
+        );
     }
 
     fn check_queue(&self, key: u32) {
-        let Stock { jobs, queues, lanes, seats, seat_lanes, offers, .. } = &self.stock;
+        let Stock {
+            jobs,
+            queues,
+            lanes,
+            seats,
+            seat_lanes,
+            offers,
+            ..
+        } = &self.stock;
         let queue = &queues[key];
         queue.jobs.assert_valid(jobs, lanes);
         queue.reserved.assert_valid(jobs, lanes);
@@ -63,17 +109,29 @@ impl Home {
         are(&mut queue.jobs.iter(jobs), Place::Queued);
         are(&mut queue.reserved.iter(jobs), Place::Reserved);
         are(&mut queue.held.iter(jobs), Place::Held);
-        assert_eq!(queue.offers.len(), queue.reserved.len(), "each reserved job has an offer");
-        let stamps: Vec<u64> = walk(&queue.offers, |offer| offers[offer].in_queue).map(|o| offers[o].reservation).collect();
+        assert_eq!(
+            queue.offers.len(),
+            queue.reserved.len(),
+            "each reserved job has an offer"
+        );
+        let stamps: Vec<u64> = walk(&queue.offers, |offer| offers[offer].in_queue)
+            .map(|o| offers[o].reservation)
+            .collect();
         assert_eq!(stamps.len(), queue.offers.len());
         assert!(stamps.is_sorted(), "offers are in order");
         assert!(queue.busy || !queue.can_serve(), "nobody waits for what is there");
-        assert!(queue.busy || queue.pause.input || queue.held.is_empty(), "nothing is held back without reason");
+        assert!(
+            queue.busy || queue.pause.input || queue.held.is_empty(),
+            "nothing is held back without reason"
+        );
         assert!(queue.timer.is_some(), "every queue has a timer");
         for seat in walk(&queue.watchers, |seat| seats.0[seat].watching) {
             assert_eq!(seats.0[seat].queue, key);
             let last = self.waiters[seats.0[seat].waiter].last_reservation;
-            assert!(queue.busy || stamps.first().is_some_and(|&oldest| oldest <= last), "a watcher watches something");
+            assert!(
+                queue.busy || stamps.first().is_some_and(|&oldest| oldest <= last),
+                "a watcher watches something"
+            );
         }
     }
 
@@ -88,13 +146,21 @@ impl Home {
             for &seat in &waiter.seats {
                 let seat_of = &self.stock.seats.0[seat];
                 assert_eq!(seat_of.waiter, key);
-                assert_eq!(seat_of.waiting.is_linked(), waiter.phase == Phase::Waiting, "who waits is in the order");
+                assert_eq!(
+                    seat_of.waiting.is_linked(),
+                    waiter.phase == Phase::Waiting,
+                    "who waits is in the order"
+                );
                 watches += u32::from(seat_of.watching.is_linked());
             }
             assert_eq!(watches, waiter.watches, "watches are counted");
-            let ended = waiter.phase == Phase::Waiting && waiter.patience == Patience::Reserved && watches == 0;
+            let ended =
+                waiter.phase == Phase::Waiting && waiter.patience == Patience::Reserved && watches == 0;
             assert!(!ended, "who has nothing to wait for does not wait");
-            assert!(waiter.phase != Phase::Waiting || waiter.offers.is_empty(), "who has an offer does not wait");
+            assert!(
+                waiter.phase != Phase::Waiting || waiter.offers.is_empty(),
+                "who has an offer does not wait"
+            );
             for offer in walk(&waiter.offers, |offer| self.stock.offers[offer].in_waiter) {
                 assert_eq!(self.stock.offers[offer].waiter, key, "an offer is its waiter's");
             }
@@ -103,15 +169,36 @@ impl Home {
     }
 
     fn check_sums(&self) {
-        let Stock { jobs, queues, timers, seats, offers, delivered, .. } = &self.stock;
+        let Stock {
+            jobs,
+            queues,
+            timers,
+            seats,
+            offers,
+            delivered,
+            ..
+        } = &self.stock;
         let job_bytes: u64 = jobs.0.iter_from(0, u32::MAX).map(|(_, job)| job.bytes()).sum();
-        let queue_bytes: u64 = queues.0.iter_from(0, u32::MAX).map(|(_, queue)| queue.bytes()).sum();
+        let queue_bytes: u64 = queues
+            .0
+            .iter_from(0, u32::MAX)
+            .map(|(_, queue)| queue.bytes())
+            .sum();
         let waiting = SEAT_BYTES * seats.0.len() as u64 + OFFER_BYTES * offers.len() as u64;
-        assert_eq!(self.stock.bytes, job_bytes + queue_bytes + waiting, "memory adds up");
+        assert_eq!(
+            self.stock.bytes,
+            job_bytes + queue_bytes + waiting,
+            "memory adds up"
+        );
         // Sessions charge what they keep too.
-        assert!(self.memory.used() >= self.stock.bytes + WAITER_BYTES * self.waiters.len() as u64, "memory adds up");
+        assert!(
+            self.memory.used() >= self.stock.bytes + WAITER_BYTES * self.waiters.len() as u64,
+            "memory adds up"
+        );
         assert_eq!(timers.len(), jobs.0.len() + queues.0.len(), "a timer each");
-        let once = delivered.iter(jobs).inspect(|&job| assert!(jobs[job].at_most_once() && jobs[job].place == Place::Leased));
+        let once = delivered
+            .iter(jobs)
+            .inspect(|&job| assert!(jobs[job].at_most_once() && jobs[job].place == Place::Leased));
         assert_eq!(once.count(), delivered.len());
     }
 }

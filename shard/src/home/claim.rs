@@ -24,7 +24,10 @@ impl Home {
             }
             return Answer::Jobs(Vec::new());
         };
-        let jobs: Vec<Delivered> = ids.iter().filter_map(|id| self.claim_one(now, waiter, id)).collect();
+        let jobs: Vec<Delivered> = ids
+            .iter()
+            .filter_map(|id| self.claim_one(now, waiter, id))
+            .collect();
         self.counters.claims_refused += (ids.len() - jobs.len()) as u64;
         if !jobs.is_empty() {
             self.waiters[waiter].phase = Phase::Served;
@@ -41,7 +44,9 @@ impl Home {
         if self.short.cancel(ticket) {
             return self.end(ticket, Answer::Nothing);
         }
-        let Some(&waiter) = self.tickets.get(&ticket) else { return };
+        let Some(&waiter) = self.tickets.get(&ticket) else {
+            return;
+        };
         self.stand(waiter);
         self.waiters[waiter].phase = Phase::Served;
         while let Some(offer) = self.waiters[waiter].offers.first() {

@@ -97,7 +97,11 @@ pub struct Job {
 impl Job {
     /// Its state in the words of the reference.
     pub fn state(&self) -> JobState {
-        if self.is_queued() { JobState::Queued } else { JobState::Active }
+        if self.is_queued() {
+            JobState::Queued
+        } else {
+            JobState::Active
+        }
     }
 
     /// Whether it counts as being in its queue.
@@ -121,7 +125,8 @@ impl Job {
 
     /// Whether ENQUEUE and NACK may bring it into its queue.
     pub fn may_enter(&self) -> bool {
-        !self.is_queued() && !(self.at_most_once() && self.delivered)
+        let spent = self.at_most_once() && self.delivered;
+        !spent && !self.is_queued()
     }
 
     /// Its lease time in milliseconds.

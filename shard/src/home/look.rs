@@ -21,31 +21,41 @@ impl Home {
     /// Jobs of a queue in order, reserved ones in their place, from a position on; at most `TAKE_STEP` are looked at.
     pub(crate) fn peek(&self, now: Mono, peek: &Peek) -> Answer {
         let mut jobs: Vec<Delivered> = Vec::new();
-        let Some(key) = self.find_queue(&peek.queue) else { return Answer::Peeked { jobs, next: None } };
+        let Some(key) = self.find_queue(&peek.queue) else {
+            return Answer::Peeked { jobs, next: None };
+        };
         let queue = self.queue(key);
         let wanted = usize::try_from(peek.count.unsigned_abs()).unwrap_or(usize::MAX);
         let backward = peek.count < 0;
-        let mut heads = [&queue.jobs, &queue.reserved].map(|list| self.peek_start(list, peek.after, backward));
+        let mut heads =
+            [&queue.jobs, &queue.reserved].map(|list| self.peek_start(list, peek.after, backward));
         let mut last = None;
         for _ in 0..TAKE_STEP {
             if jobs.len() == wanted {
                 return Answer::Peeked { jobs, next: None };
             }
-            let Some(from) = self.nearest(heads, backward) else { return Answer::Peeked { jobs, next: None } };
+            let Some(from) = self.nearest(heads, backward) else {
+                return Answer::Peeked { jobs, next: None };
+            };
             let job = heads[from].expect("the nearest is there");
             heads[from] = self.peek_next(job, backward);
             let job = self.job(job);
             if job.expires_at > now {
                 jobs.push(describe(job, queue.name.clone(), 0));
             }
-            last = Some(QueuePosition { ctime: job.ctime, id: job.id });
+            last = Some(QueuePosition {
+                ctime: job.ctime,
+                id: job.id,
+            });
         }
         Answer::Peeked { jobs, next: last }
     }
 
     fn peek_start(&self, list: &SkipList, after: Option<QueuePosition>, backward: bool) -> Option<u32> {
         let Stock { jobs, lanes, .. } = &self.stock;
-        let Some(after) = after else { return if backward { list.last() } else { list.first() } };
+        let Some(after) = after else {
+            return if backward { list.last() } else { list.first() };
+        };
         let after = (after.ctime, after.id);
         let stamp = |key: u32| (jobs[key].ctime, jobs[key].id);
         if backward {
@@ -58,7 +68,11 @@ impl Home {
 
     fn peek_next(&self, job: u32, backward: bool) -> Option<u32> {
         let jobs = &self.stock.jobs;
-        if backward { SkipList::previous(jobs, job) } else { SkipList::next(jobs, job) }
+        if backward {
+            SkipList::previous(jobs, job)
+        } else {
+            SkipList::next(jobs, job)
+        }
     }
 
     /// Which of the two lists goes on.
@@ -75,7 +89,11 @@ impl Home {
     pub(crate) fn scan(&self, now: Mono, scan: &Scan) -> Page {
         let mut page = Page::default();
         let mut looked = 0;
-        let items_max = if scan.busyloop { SCAN_STEP } else { scan.count.clamp(1, SCAN_STEP) };
+        let items_max = if scan.busyloop {
+            SCAN_STEP
+        } else {
+            scan.count.clamp(1, SCAN_STEP)
+        };
         let mut position = self.scan_start(scan);
         while let Some(at) = position {
             if page.items.len() >= items_max || looked >= SCAN_STEP {
@@ -102,24 +120,32 @@ impl Home {
     ) -> Option<ScanPosition> {
         let slot = Slot::from_number((at.0 >> PLACE_BITS) as u16);
         let rank = at.0 << RANK_SHIFT;
-        let Stock { jobs, queues, slots, .. } = &self.stock;
+        let Stock {
+            jobs, queues, slots, ..
+        } = &self.stock;
         let maps = &slots[usize::from(slot.number() / self.options.shards)];
         let mut found = |hash: u64, item: Option<PageItem>| {
             *looked += 1;
-            let place = ScanPosition(u64::from(slot.number()) << PLACE_BITS | hash.reverse_bits() >> RANK_SHIFT);
+            let place =
+                ScanPosition(u64::from(slot.number()) << PLACE_BITS | hash.reverse_bits() >> RANK_SHIFT);
             page.items.extend(item.map(|item| (place, item)));
         };
         let next = match &scan.of {
             ScanOf::Queues(filter) => maps.queues.scan_some(queues, rank, room, |key| {
                 let queue = self.queue(key);
-                found(queue.hash, filter.admits(queue).then(|| PageItem::Queue(queue.name.clone())));
+                found(
+                    queue.hash,
+                    filter.admits(queue).then(|| PageItem::Queue(queue.name.clone())),
+                );
             }),
             ScanOf::Jobs(filter) => maps.jobs.scan_some(jobs, rank, room, |key| {
                 found(self.job(key).id.scan_hash(), self.scan_job(now, filter, key));
             }),
         };
         match next {
-            Some(rank) => Some(ScanPosition(u64::from(slot.number()) << PLACE_BITS | rank >> RANK_SHIFT)),
+            Some(rank) => Some(ScanPosition(
+                u64::from(slot.number()) << PLACE_BITS | rank >> RANK_SHIFT,
+            )),
             None if scan.only_slot().is_some() => None,
             None => self.slot_from(slot.number() + 1, 0),
         }
@@ -142,7 +168,9 @@ impl Home {
         let (slot, place) = ((scan.position.0 >> PLACE_BITS) as u16, scan.position.0);
         match scan.only_slot() {
             None => self.slot_from(slot, place),
-            Some(only) if only.number() < slot || only.home(self.options.shards) != self.options.shard => None,
+            Some(only) if only.number() < slot || only.home(self.options.shards) != self.options.shard => {
+                None
+            }
             Some(only) if only.number() == slot => Some(scan.position),
             Some(only) => self.slot_from(only.number(), 0),
         }
@@ -165,7 +193,9 @@ impl Home {
         match job.place {
             Place::Held => Some(0),
             Place::Queued | Place::Reserved => (!job.at_most_once()).then(|| job.retry_ms()),
-            Place::Idle | Place::Leased => (job.enters_at != Mono::NEVER).then(|| job.enters_at.since_ms(now)),
+            Place::Idle | Place::Leased => {
+                (job.enters_at != Mono::NEVER).then(|| job.enters_at.since_ms(now))
+            }
         }
     }
 }

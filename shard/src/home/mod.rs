@@ -221,7 +221,11 @@ impl Home {
 
     fn slot_of(&self, name: &[u8]) -> Slot {
         let slot = Slot::of_queue(name);
-        assert_eq!(slot.home(self.options.shards), self.options.shard, "a queue is asked for at its home");
+        assert_eq!(
+            slot.home(self.options.shards),
+            self.options.shard,
+            "a queue is asked for at its home"
+        );
         slot
     }
 
@@ -229,7 +233,13 @@ impl Home {
     pub(crate) fn new_id(&mut self, queue: &[u8], ttl_s: u32, at_least_once: bool) -> JobId {
         let mut random = [0; 18];
         self.chance.fill_bytes(&mut random);
-        JobId::new(self.options.node, self.slot_of(queue), random, u64::from(ttl_s), at_least_once)
+        JobId::new(
+            self.options.node,
+            self.slot_of(queue),
+            random,
+            u64::from(ttl_s),
+            at_least_once,
+        )
     }
 
     /// The creation stamp of a new job: it never goes back, whatever the wall clock does.

@@ -28,7 +28,9 @@ impl Home {
     /// Brings an active job into its queue, and serves the next waiter.
     pub(crate) fn enter(&mut self, now: Mono, key: u32, entry: Entry) {
         self.detach(key);
-        let Stock { jobs, queues, lanes, .. } = &mut self.stock;
+        let Stock {
+            jobs, queues, lanes, ..
+        } = &mut self.stock;
         let job = &mut jobs[key];
         let queue = &mut queues[job.queue];
         match entry {
@@ -76,7 +78,12 @@ impl Home {
     /// Hands a job out: from here on its lease runs. `place` is that of its queue in the command.
     pub(super) fn hand_out(&mut self, now: Mono, key: u32, place: u32) -> Delivered {
         self.detach(key);
-        let Stock { jobs, queues, delivered, .. } = &mut self.stock;
+        let Stock {
+            jobs,
+            queues,
+            delivered,
+            ..
+        } = &mut self.stock;
         let job = &mut jobs[key];
         job.place = Place::Leased;
         job.delivered = true;
@@ -98,7 +105,9 @@ impl Home {
     /// A job that was handed out did not reach its client. Its delivery counter tells whether that is still its latest
     /// handing out; DEQUEUE, NACK and the like have moved it elsewhere.
     pub(super) fn put_back(&mut self, now: Mono, handed: Handed) {
-        let Some(key) = self.find_job(now, &handed.id) else { return };
+        let Some(key) = self.find_job(now, &handed.id) else {
+            return;
+        };
         let Stock { jobs, queues, .. } = &mut self.stock;
         let job = &mut jobs[key];
         if job.place != Place::Leased || job.deliveries != handed.delivery {
@@ -120,9 +129,19 @@ impl Home {
     pub(super) fn offer(&mut self, key: u32, place: u32, waiter: u32) {
         self.charge(OFFER_BYTES);
         self.reservations += 1;
-        let Stock { jobs, queues, lanes, offers, .. } = &mut self.stock;
+        let Stock {
+            jobs,
+            queues,
+            lanes,
+            offers,
+            ..
+        } = &mut self.stock;
         let queue = &mut queues[jobs[key].queue];
-        assert_eq!(jobs[key].place, Place::Queued, "only what is to be had is offered");
+        assert_eq!(
+            jobs[key].place,
+            Place::Queued,
+            "only what is to be had is offered"
+        );
         queue.jobs.remove(jobs, lanes, key);
         queue.reserved.push_ordered(jobs, lanes, key);
         let offer = offers.insert(Offer {
@@ -136,14 +155,22 @@ impl Home {
         jobs[key].place = Place::Reserved;
         jobs[key].offer = offer;
         queue.offers.push_back(&mut InQueue(offers), offer);
-        self.waiters[waiter].offers.push_back(&mut InWaiter(offers), offer);
+        self.waiters[waiter]
+            .offers
+            .push_back(&mut InWaiter(offers), offer);
     }
 
     /// Gives a reserved job back to its place in the queue, and serves the next waiter.
     pub(super) fn give_back(&mut self, now: Mono, key: u32) {
-        assert_eq!(self.stock.jobs[key].place, Place::Reserved, "only what is reserved is given back");
+        assert_eq!(
+            self.stock.jobs[key].place,
+            Place::Reserved,
+            "only what is reserved is given back"
+        );
         self.detach(key);
-        let Stock { jobs, queues, lanes, .. } = &mut self.stock;
+        let Stock {
+            jobs, queues, lanes, ..
+        } = &mut self.stock;
         let queue = jobs[key].queue;
         jobs[key].place = Place::Queued;
         queues[queue].jobs.push_ordered(jobs, lanes, key);
@@ -199,9 +226,20 @@ impl Home {
 
     /// Takes a job out of the list it is in: it is `Idle` after this, until its caller says otherwise.
     fn detach(&mut self, key: u32) {
-        let Stock { jobs, queues, lanes, delivered, queued, .. } = &mut self.stock;
+        let Stock {
+            jobs,
+            queues,
+            lanes,
+            delivered,
+            queued,
+            ..
+        } = &mut self.stock;
         let job = &jobs[key];
-        assert_eq!(job.links.is_linked(), job.is_in_a_list(), "a job is in the list that its place names");
+        assert_eq!(
+            job.links.is_linked(),
+            job.is_in_a_list(),
+            "a job is in the list that its place names"
+        );
         let queue = &mut queues[job.queue];
         match job.place {
             Place::Idle => {}
@@ -222,7 +260,9 @@ impl Home {
     }
 
     fn end_reservation(&mut self, key: u32) {
-        let Stock { jobs, queues, offers, .. } = &mut self.stock;
+        let Stock {
+            jobs, queues, offers, ..
+        } = &mut self.stock;
         let offer = std::mem::replace(&mut jobs[key].offer, NONE);
         queues[jobs[key].queue].offers.remove(&mut InQueue(offers), offer);
         let from: &mut List = &mut self.waiters[offers[offer].waiter].offers;
@@ -248,7 +288,10 @@ pub(super) fn describe(job: &Job, queue: crate::wire::Blob, place: u32) -> Deliv
     Delivered {
         place,
         queue,
-        handed: Handed { id: job.id, delivery: job.deliveries },
+        handed: Handed {
+            id: job.id,
+            delivery: job.deliveries,
+        },
         body: job.body.clone(),
         nacks: job.nacks,
         additional_deliveries: job.additional_deliveries,

@@ -110,7 +110,11 @@ impl Home {
     /// The job of this ID. One whose life is over is removed here and now, whenever its timer will fire.
     pub(crate) fn find_job(&mut self, now: Mono, id: &JobId) -> Option<u32> {
         let slot = id.slot();
-        assert_eq!(slot.home(self.options.shards), self.options.shard, "a job is asked for at its home");
+        assert_eq!(
+            slot.home(self.options.shards),
+            self.options.shard,
+            "a job is asked for at its home"
+        );
         let Stock { jobs, slots, .. } = &self.stock;
         let map = &slots[usize::from(slot.number() / self.options.shards)].jobs;
         let key = map.find(jobs, id.scan_hash(), |key| jobs[key].id == *id)?;
@@ -137,7 +141,9 @@ impl Home {
     fn find_queue_in(&self, slot: Slot, hash: u64, name: &[u8]) -> Option<u32> {
         let Stock { queues, slots, .. } = &self.stock;
         let map = &slots[usize::from(slot.number() / self.options.shards)].queues;
-        map.find(queues, hash, |key| queues[key].hash == hash && queues[key].name.as_slice() == name)
+        map.find(queues, hash, |key| {
+            queues[key].hash == hash && queues[key].name.as_slice() == name
+        })
     }
 
     fn create_queue(&mut self, now: Mono, slot: Slot, hash: u64, name: &Blob) -> u32 {
@@ -163,10 +169,17 @@ impl Home {
         };
         self.charge(queue.bytes());
         let idle_ms = IDLE_QUEUE_MS[usize::from(self.memory.level().min(2))];
-        let Stock { queues, slots, timers, .. } = &mut self.stock;
+        let Stock {
+            queues,
+            slots,
+            timers,
+            ..
+        } = &mut self.stock;
         let key = queues.0.insert(queue);
         queues[key].timer = Some(timers.insert(now.after_ms(idle_ms).0, key | QUEUE_TIMER));
-        slots[usize::from(slot.number() / self.options.shards)].queues.insert(queues, key);
+        slots[usize::from(slot.number() / self.options.shards)]
+            .queues
+            .insert(queues, key);
         key
     }
 
@@ -174,8 +187,15 @@ impl Home {
     pub(super) fn collect_queue(&mut self, key: u32) {
         assert!(self.queue(key).is_idle(), "only an idle queue is collected");
         let slot = self.slot_of(&self.queue(key).name);
-        let Stock { queues, slots, timers, .. } = &mut self.stock;
-        slots[usize::from(slot.number() / self.options.shards)].queues.remove(queues, key);
+        let Stock {
+            queues,
+            slots,
+            timers,
+            ..
+        } = &mut self.stock;
+        slots[usize::from(slot.number() / self.options.shards)]
+            .queues
+            .remove(queues, key);
         let queue = queues.0.remove(key);
         if let Some(timer) = queue.timer {
             timers.cancel(timer);
@@ -190,7 +210,13 @@ impl Home {
         self.charge(job.bytes());
         let map = usize::from(job.id.slot().number() / self.options.shards);
         let deadline = job.deadline();
-        let Stock { jobs, queues, slots, timers, .. } = &mut self.stock;
+        let Stock {
+            jobs,
+            queues,
+            slots,
+            timers,
+            ..
+        } = &mut self.stock;
         queues[job.queue].members += 1;
         let key = jobs.0.insert(job);
         jobs[key].timer = Some(timers.insert(deadline.0, key));
@@ -200,7 +226,13 @@ impl Home {
 
     /// Gives up a job that is in no list.
     pub(super) fn discard_job(&mut self, key: u32) {
-        let Stock { jobs, queues, slots, timers, .. } = &mut self.stock;
+        let Stock {
+            jobs,
+            queues,
+            slots,
+            timers,
+            ..
+        } = &mut self.stock;
         let map = usize::from(jobs[key].id.slot().number() / self.options.shards);
         slots[map].jobs.remove(jobs, key);
         let job = jobs.0.remove(key);

@@ -23,7 +23,13 @@ pub enum Manners {
 
 impl Home {
     /// Hands out up to `count` jobs.
-    pub(super) fn take_jobs(&mut self, now: Mono, places: &Places, count: u32, manners: Manners) -> Vec<Delivered> {
+    pub(super) fn take_jobs(
+        &mut self,
+        now: Mono,
+        places: &Places,
+        count: u32,
+        manners: Manners,
+    ) -> Vec<Delivered> {
         let mut jobs = Vec::new();
         self.pass(now, places, count, manners, |home, place, job| {
             if jobs.is_empty() {
@@ -35,12 +41,21 @@ impl Home {
     }
 
     /// Offers up to `count` jobs to a waiter.
-    pub(super) fn take_offers(&mut self, now: Mono, places: &Places, manners: Manners, waiter: u32) -> Vec<Offered> {
+    pub(super) fn take_offers(
+        &mut self,
+        now: Mono,
+        places: &Places,
+        manners: Manners,
+        waiter: u32,
+    ) -> Vec<Offered> {
         let mut offers = Vec::new();
         let count = self.waiters[waiter].count;
         self.pass(now, places, count, manners, |home, place, job| {
             home.offer(job, place, waiter);
-            offers.push(Offered { place, id: home.job(job).id });
+            offers.push(Offered {
+                place,
+                id: home.job(job).id,
+            });
         });
         offers
     }
@@ -74,11 +89,19 @@ impl Home {
 
     /// The first living job of a queue that may be taken from. Dead ones on the way are removed, up to a bound: behind
     /// that many the queue counts as empty until the next tick, which serves whoever waits by then.
-    fn first_to_be_had(&mut self, now: Mono, key: u32, manners: Manners, dead_left: &mut usize) -> Option<u32> {
+    fn first_to_be_had(
+        &mut self,
+        now: Mono,
+        key: u32,
+        manners: Manners,
+        dead_left: &mut usize,
+    ) -> Option<u32> {
         loop {
             let queue = &self.stock.queues[key];
             let in_line = queue.busy && !queue.waiters.is_empty();
-            if queue.pause.output || (in_line && !matches!(manners, Manners::PushIn) && manners != Manners::TurnAt(key)) {
+            if queue.pause.output
+                || (in_line && !matches!(manners, Manners::PushIn) && manners != Manners::TurnAt(key))
+            {
                 return None;
             }
             let job = queue.jobs.first()?;
@@ -96,7 +119,10 @@ impl Home {
 
     /// How many jobs a pass will take about, for the room of the answer.
     fn expected(&self, places: &Places, count: u32) -> usize {
-        let there: usize = places.iter().map(|&(_, queue)| self.stock.queues[queue].jobs.len()).sum();
+        let there: usize = places
+            .iter()
+            .map(|&(_, queue)| self.stock.queues[queue].jobs.len())
+            .sum();
         there.min(count as usize)
     }
 }

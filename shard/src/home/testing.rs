@@ -30,10 +30,24 @@ impl Scene {
     }
 
     pub fn with_memory(memory: Memory) -> Self {
-        let now = Now { mono_us: 1_000_000, wall_us: 1_700_000_000_000_000 };
+        let now = Now {
+            mono_us: 1_000_000,
+            wall_us: 1_700_000_000_000_000,
+        };
         let node = NodeId::from_bytes([0xab; 20]);
-        let options = HomeOptions { shard: 0, shards: 1, node, seed: [7; 32], hash_seed: 9 };
-        Self { home: Home::new(options, memory, now), now, requests: 0, ends: BTreeMap::new() }
+        let options = HomeOptions {
+            shard: 0,
+            shards: 1,
+            node,
+            seed: [7; 32],
+            hash_seed: 9,
+        };
+        Self {
+            home: Home::new(options, memory, now),
+            now,
+            requests: 0,
+            ends: BTreeMap::new(),
+        }
     }
 
     /// Lets time pass without anything happening.
@@ -47,7 +61,10 @@ impl Scene {
         let end_us = self.now.mono_us + ms * 1000;
         loop {
             self.settle();
-            let next = self.home.next_deadline().map_or(u64::MAX, |at| at.0.saturating_mul(1000));
+            let next = self
+                .home
+                .next_deadline()
+                .map_or(u64::MAX, |at| at.0.saturating_mul(1000));
             let at_us = next.max(self.now.mono_us + 1000).min(end_us);
             if self.now.mono_us >= end_us {
                 return;
@@ -79,8 +96,15 @@ impl Scene {
 
     pub fn ticket(&mut self) -> Ticket {
         self.requests += 1;
-        let session = SessionId { index: 1, generation: 1 };
-        Ticket { shard: 0, session, request: self.requests }
+        let session = SessionId {
+            index: 1,
+            generation: 1,
+        };
+        Ticket {
+            shard: 0,
+            session,
+            request: self.requests,
+        }
     }
 
     pub fn request(&mut self, request: Request) -> Answer {
@@ -128,7 +152,12 @@ impl Scene {
 
     /// GETJOB on this shard alone.
     pub fn get(&mut self, queues: &[&str], count: u32) -> Vec<Delivered> {
-        match self.request(Request::Take(take(queues, count, Manner::Deliver, Patience::None))) {
+        match self.request(Request::Take(take(
+            queues,
+            count,
+            Manner::Deliver,
+            Patience::None,
+        ))) {
             Answer::Jobs(jobs) => jobs,
             Answer::Nothing => Vec::new(),
             other => panic!("not jobs: {other:?}"),
@@ -152,7 +181,10 @@ impl Scene {
     /// A GETJOB of several shards that is offered jobs at once.
     pub fn offered(&mut self, queues: &[&str], count: u32, patience: Patience) -> (Ticket, Vec<JobId>) {
         let ticket = self.ticket();
-        match self.request_as(ticket, Request::Take(take(queues, count, Manner::Offer, patience))) {
+        match self.request_as(
+            ticket,
+            Request::Take(take(queues, count, Manner::Offer, patience)),
+        ) {
             Answer::Offers(offers) => (ticket, offers.iter().map(|offer| offer.id).collect()),
             other => panic!("not offered: {other:?}"),
         }
@@ -178,7 +210,10 @@ impl Scene {
     }
 
     pub fn ids(&mut self, verb: IdVerb, ids: &[JobId]) -> i64 {
-        match self.request(Request::Ids { verb, ids: SmallVec::from_slice(ids) }) {
+        match self.request(Request::Ids {
+            verb,
+            ids: SmallVec::from_slice(ids),
+        }) {
             Answer::Count(count) | Answer::Entered { counted: count, .. } => count,
             other => panic!("not a count: {other:?}"),
         }
@@ -211,7 +246,11 @@ impl Scene {
 
     pub fn pause(&mut self, queue: &str, input: bool, output: bool) {
         let state = PauseState { input, output };
-        let pause = Pause { queue: Blob::from(queue), state: Some(state), broadcast: false };
+        let pause = Pause {
+            queue: Blob::from(queue),
+            state: Some(state),
+            broadcast: false,
+        };
         assert!(matches!(self.request(Request::Pause(pause)), Answer::Pause(now) if now == state));
     }
 }
@@ -234,17 +273,31 @@ pub fn job(queue: &str, body: &str) -> AddJob {
 
 /// The same, at most once.
 pub fn once(queue: &str, body: &str) -> AddJob {
-    AddJob { retry_s: 0, ..job(queue, body) }
+    AddJob {
+        retry_s: 0,
+        ..job(queue, body)
+    }
 }
 
 pub fn take(queues: &[&str], count: u32, manner: Manner, patience: Patience) -> Take {
-    let queues = queues.iter().enumerate().map(|(place, name)| (place as u32, Blob::from(*name))).collect();
-    Take { queues, count, manner, patience }
+    let queues = queues
+        .iter()
+        .enumerate()
+        .map(|(place, name)| (place as u32, Blob::from(*name)))
+        .collect();
+    Take {
+        queues,
+        count,
+        manner,
+        patience,
+    }
 }
 
 /// The bodies of jobs.
 pub fn bodies(jobs: &[Delivered]) -> Vec<String> {
-    jobs.iter().map(|job| String::from_utf8_lossy(&job.body).into_owned()).collect()
+    jobs.iter()
+        .map(|job| String::from_utf8_lossy(&job.body).into_owned())
+        .collect()
 }
 
 /// Runs a test with the arguments of a request.
@@ -253,6 +306,9 @@ pub fn with_args<T>(words: &[&str], test: impl FnOnce(&Args<'_>) -> T) -> T {
     encode_request(words, &mut request);
     let mut parser = Parser::new();
     let mut input = request.as_slice();
-    let args = parser.next(&mut input, &RequestLimits::FULL).expect("well-formed").expect("whole");
+    let args = parser
+        .next(&mut input, &RequestLimits::FULL)
+        .expect("well-formed")
+        .expect("whole");
     test(&args)
 }

@@ -46,7 +46,9 @@ impl Home {
         self.stock.timers.advance(now.0);
         self.stock.timers.work(UPKEEP_STEP);
         for _ in 0..UPKEEP_STEP {
-            let Some((_, owner)) = self.stock.timers.pop_due() else { return };
+            let Some((_, owner)) = self.stock.timers.pop_due() else {
+                return;
+            };
             if owner & QUEUE_TIMER == 0 {
                 self.job_timer(now, owner);
             } else {
@@ -92,7 +94,11 @@ impl Home {
     fn idle_until(&self, now: Mono, key: u32) -> Mono {
         let idle_ms = IDLE_QUEUE_MS[usize::from(self.memory.level().min(2))];
         let queue = &self.stock.queues[key];
-        if queue.is_idle() { queue.touched_at.after_ms(idle_ms + 1) } else { now.after_ms(idle_ms) }
+        if queue.is_idle() {
+            queue.touched_at.after_ms(idle_ms + 1)
+        } else {
+            now.after_ms(idle_ms)
+        }
     }
 
     /// Marks a queue as one whose held jobs enter and whose waiters are served in steps.
@@ -135,7 +141,9 @@ impl Home {
     fn work_on(&mut self, now: Mono, key: u32, left: &mut usize) -> bool {
         while *left > 0 {
             let queue = &self.stock.queues[key];
-            let Some(held) = queue.held.first().filter(|_| !queue.pause.input) else { break };
+            let Some(held) = queue.held.first().filter(|_| !queue.pause.input) else {
+                break;
+            };
             *left -= 1;
             self.enter_when_open(now, held);
         }
@@ -154,7 +162,13 @@ impl Home {
     fn step_sweep(&mut self, now: Mono) {
         let Some(from) = self.sweep.at else { return };
         let step = UPKEEP_STEP as u32;
-        let found: Vec<u32> = self.stock.queues.0.iter_from(from, step).map(|(key, _)| key).collect();
+        let found: Vec<u32> = self
+            .stock
+            .queues
+            .0
+            .iter_from(from, step)
+            .map(|(key, _)| key)
+            .collect();
         for key in found {
             if !self.collect_when_idle(now, key) {
                 self.hasten_collection(now, key);

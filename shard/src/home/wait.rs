@@ -11,7 +11,10 @@ use crate::structures::list::{Links, List};
 impl Home {
     /// A shard's part of a GETJOB: what is there, or a waiter, in one step, so that no job slips in between.
     pub(crate) fn take(&mut self, now: Mono, ticket: Ticket, take: &Take) -> Answer {
-        let known = take.queues.iter().filter_map(|(place, name)| Some((*place, self.find_queue(name)?)));
+        let known = take
+            .queues
+            .iter()
+            .filter_map(|(place, name)| Some((*place, self.find_queue(name)?)));
         let places: Places = known.collect();
         match take.manner {
             Manner::Deliver => {
@@ -50,7 +53,12 @@ impl Home {
         let seat = self.stock.queues[queue].waiters.first().expect("somebody waits");
         let key = self.stock.seats.0[seat].waiter;
         let places = self.places_of(key);
-        let Waiter { ticket, manner, count, .. } = self.waiters[key];
+        let Waiter {
+            ticket,
+            manner,
+            count,
+            ..
+        } = self.waiters[key];
         match manner {
             Manner::Deliver => {
                 let jobs = self.take_jobs(now, &places, count, Manners::TurnAt(queue));
@@ -77,13 +85,24 @@ impl Home {
     /// Ends the wait of those that waited only for reservations of this queue that are over now.
     pub(super) fn settle(&mut self, key: u32) {
         loop {
-            let Stock { queues, seats, offers, .. } = &mut self.stock;
+            let Stock {
+                queues,
+                seats,
+                offers,
+                ..
+            } = &mut self.stock;
             let queue = &mut queues[key];
             // While a queue is served in steps, what was returned may be on its way to a watcher.
-            let Some(seat) = queue.watchers.first().filter(|_| !queue.busy) else { return };
+            let Some(seat) = queue.watchers.first().filter(|_| !queue.busy) else {
+                return;
+            };
             let waiter = seats.0[seat].waiter;
             let last = self.waiters[waiter].last_reservation;
-            if queue.offers.first().is_some_and(|oldest| offers[oldest].reservation <= last) {
+            if queue
+                .offers
+                .first()
+                .is_some_and(|oldest| offers[oldest].reservation <= last)
+            {
                 return;
             }
             queue.watchers.remove(&mut Watching(&mut seats.0), seat);
@@ -111,9 +130,16 @@ impl Home {
         };
         if waits {
             waiter.phase = Phase::Waiting;
-            let Stock { queues, seats, seat_lanes, .. } = &mut self.stock;
+            let Stock {
+                queues,
+                seats,
+                seat_lanes,
+                ..
+            } = &mut self.stock;
             for &seat in &waiter.seats {
-                queues[seats.0[seat].queue].waiters.push_ordered(seats, seat_lanes, seat);
+                queues[seats.0[seat].queue]
+                    .waiters
+                    .push_ordered(seats, seat_lanes, seat);
             }
         }
         waits
@@ -121,17 +147,27 @@ impl Home {
 
     /// Takes a waiter's seats out of the order.
     pub(super) fn stand(&mut self, key: u32) {
-        let Stock { queues, seats, seat_lanes, .. } = &mut self.stock;
+        let Stock {
+            queues,
+            seats,
+            seat_lanes,
+            ..
+        } = &mut self.stock;
         for &seat in &self.waiters[key].seats {
             if seats.0[seat].waiting.is_linked() {
-                queues[seats.0[seat].queue].waiters.remove(seats, seat_lanes, seat);
+                queues[seats.0[seat].queue]
+                    .waiters
+                    .remove(seats, seat_lanes, seat);
             }
         }
     }
 
     /// Forgets a waiter that has no offers.
     pub(super) fn forget(&mut self, key: u32) {
-        assert!(self.waiters[key].offers.is_empty(), "offers are given back before");
+        assert!(
+            self.waiters[key].offers.is_empty(),
+            "offers are given back before"
+        );
         self.stand(key);
         let seats = std::mem::take(&mut self.waiters[key].seats);
         self.release(SEAT_BYTES * seats.len() as u64);
@@ -150,7 +186,11 @@ impl Home {
     /// The queues of a waiter.
     pub(super) fn places_of(&self, key: u32) -> Places {
         let seats = &self.stock.seats.0;
-        self.waiters[key].seats.iter().map(|&seat| (seats[seat].place, seats[seat].queue)).collect()
+        self.waiters[key]
+            .seats
+            .iter()
+            .map(|&seat| (seats[seat].place, seats[seat].queue))
+            .collect()
     }
 
     fn wait_or_drop(&mut self, waiter: u32) -> Answer {
@@ -189,7 +229,10 @@ impl Home {
                 })
                 .collect()
             }
-            Patience::Reserved => known.iter().filter_map(|&(place, queue)| self.add_watch(key, place, queue)).collect(),
+            Patience::Reserved => known
+                .iter()
+                .filter_map(|&(place, queue)| self.add_watch(key, place, queue))
+                .collect(),
         };
         self.waiters[key].seats = seats;
         key
@@ -200,7 +243,14 @@ impl Home {
         self.stock.queues[queue].seats += 1;
         let order = self.waiters[waiter].order;
         let (waiting, watching) = (Links::DETACHED, Links::DETACHED);
-        self.stock.seats.0.insert(Seat { waiter, queue, place, order, waiting, watching })
+        self.stock.seats.0.insert(Seat {
+            waiter,
+            queue,
+            place,
+            order,
+            waiting,
+            watching,
+        })
     }
 
     /// A seat in a queue that has reservations to wait for.
@@ -212,7 +262,9 @@ impl Home {
         let seat = self.add_seat(waiter, place, queue);
         self.waiters[waiter].watches += 1;
         let Stock { queues, seats, .. } = &mut self.stock;
-        queues[queue].watchers.push_back(&mut Watching(&mut seats.0), seat);
+        queues[queue]
+            .watchers
+            .push_back(&mut Watching(&mut seats.0), seat);
         Some(seat)
     }
 }

@@ -20,7 +20,12 @@ pub(crate) struct Borrower {
 
 impl Borrower {
     pub fn new(shards: u16, maxmemory: u64) -> Self {
-        let mut borrower = Self { chunk_bytes: 0, shards, asked: None, refused: false };
+        let mut borrower = Self {
+            chunk_bytes: 0,
+            shards,
+            asked: None,
+            refused: false,
+        };
         borrower.set_total(maxmemory);
         borrower
     }
@@ -28,7 +33,11 @@ impl Borrower {
     /// CONFIG SET maxmemory.
     pub fn set_total(&mut self, maxmemory: u64) {
         let share = maxmemory / (16 * u64::from(self.shards));
-        self.chunk_bytes = if maxmemory == 0 { MAX_CHUNK_BYTES } else { share.clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES) };
+        self.chunk_bytes = if maxmemory == 0 {
+            MAX_CHUNK_BYTES
+        } else {
+            share.clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES)
+        };
         self.refused = false;
     }
 
@@ -82,16 +91,26 @@ mod tests {
     fn it_asks_ahead_once_and_gives_back_a_surplus() {
         let mut memory = Memory::new(0);
         let mut borrower = Borrower::new(2, 1 << 20);
-        let Some(NodeMessage::WantMemory { bytes, urgent: false }) = borrower.balance(&mut memory, 0) else { panic!() };
-        assert!(borrower.balance(&mut memory, 0).is_none(), "one question at a time");
+        let Some(NodeMessage::WantMemory { bytes, urgent: false }) = borrower.balance(&mut memory, 0) else {
+            panic!()
+        };
+        assert!(
+            borrower.balance(&mut memory, 0).is_none(),
+            "one question at a time"
+        );
         borrower.lent(&mut memory, bytes);
         assert!(borrower.balance(&mut memory, 0).is_none());
         memory.charge(500_000);
-        let Some(NodeMessage::WantMemory { bytes, .. }) = borrower.balance(&mut memory, 0) else { panic!() };
+        let Some(NodeMessage::WantMemory { bytes, .. }) = borrower.balance(&mut memory, 0) else {
+            panic!()
+        };
         borrower.lent(&mut memory, bytes);
         assert!(memory.admit(1));
         memory.release(500_000);
-        assert!(matches!(borrower.balance(&mut memory, 0), Some(NodeMessage::ReturnMemory { .. })));
+        assert!(matches!(
+            borrower.balance(&mut memory, 0),
+            Some(NodeMessage::ReturnMemory { .. })
+        ));
         assert!(borrower.balance(&mut memory, 0).is_none());
     }
 
@@ -102,6 +121,9 @@ mod tests {
         borrower.balance(&mut memory, 0);
         borrower.lent(&mut memory, 0);
         assert!(borrower.balance(&mut memory, 0).is_none());
-        assert!(matches!(borrower.balance(&mut memory, 100), Some(NodeMessage::WantMemory { urgent: true, .. })));
+        assert!(matches!(
+            borrower.balance(&mut memory, 100),
+            Some(NodeMessage::WantMemory { urgent: true, .. })
+        ));
     }
 }

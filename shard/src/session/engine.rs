@@ -50,8 +50,11 @@ impl Engine<'_> {
             if !matches!(self.session.ending, None | Some(Ending::HalfClosed)) {
                 break;
             }
-            let limits =
-                if self.session.client.authenticated { RequestLimits::FULL } else { RequestLimits::UNAUTHENTICATED };
+            let limits = if self.session.client.authenticated {
+                RequestLimits::FULL
+            } else {
+                RequestLimits::UNAUTHENTICATED
+            };
             let before = input;
             match parser.next(&mut input, &limits) {
                 Ok(None) => break,
@@ -64,7 +67,11 @@ impl Engine<'_> {
                     }
                 },
                 Err(error) => {
-                    let text = if error.is_answered() { error.to_string() } else { String::new() };
+                    let text = if error.is_answered() {
+                        error.to_string()
+                    } else {
+                        String::new()
+                    };
                     self.session.ending = Some(Ending::Error(text));
                 }
             }
@@ -145,13 +152,20 @@ impl Engine<'_> {
 
     fn count_start(&mut self, command: u8, args: Args<'_>) {
         self.session.client.last_command = table::COMMANDS[usize::from(command)].name;
-        self.core.command_started(self.now, command, &self.session.client, args);
+        self.core
+            .command_started(self.now, command, &self.session.client, args);
     }
 
     fn start_overlapping(&mut self, command: u8, target: ShardNo, plan: Plan) {
         let (request, with_counters) = match plan {
             Plan::Home { request, .. } => (request, false),
-            Plan::Ids { verb, ids } => (Request::Ids { verb, ids: ids.into_iter().collect() }, false),
+            Plan::Ids { verb, ids } => (
+                Request::Ids {
+                    verb,
+                    ids: ids.into_iter().collect(),
+                },
+                false,
+            ),
             Plan::GetJob(ask) => {
                 let counters = ask.with_counters;
                 (Request::Take(take_at_once(ask)), counters)
@@ -165,7 +179,9 @@ impl Engine<'_> {
         match answer {
             Some(answer) if self.session.pending.is_empty() && !matches!(answer, Answer::Waiting) => {
                 self.session.first_pending = self.session.first_pending.wrapping_add(1);
-                self.write(suppressed, |session, node| reply::write_answer(session, &answer, with_counters, node));
+                self.write(suppressed, |session, node| {
+                    reply::write_answer(session, &answer, with_counters, node)
+                });
             }
             answer => {
                 let answer = answer.filter(|answer| !matches!(answer, Answer::Waiting));
@@ -213,32 +229,66 @@ impl Engine<'_> {
                 }
             }
             Plan::Peek(ask) => {
-                unsent.push_back((Slot::of_queue(&ask.queue).home(self.core.shards), Request::Peek(ask.clone())));
-                Kind::Peek { ask, jobs: Vec::new(), bytes: 0 }
+                unsent.push_back((
+                    Slot::of_queue(&ask.queue).home(self.core.shards),
+                    Request::Peek(ask.clone()),
+                ));
+                Kind::Peek {
+                    ask,
+                    jobs: Vec::new(),
+                    bytes: 0,
+                }
             }
             Plan::Scan(ask) => {
                 unsent = self.scan_requests(&ask);
                 Kind::Scan(ScanProgress::new(ask))
             }
-            Plan::Gather { ask, question, finish } => {
+            Plan::Gather {
+                ask,
+                question,
+                finish,
+            } => {
                 unsent.extend((0..self.core.shards).map(|shard| (shard, Request::Gather(ask.clone()))));
-                let told = if question.is_some() { Waited::Asked } else { Waited::NotAsked };
+                let told = if question.is_some() {
+                    Waited::Asked
+                } else {
+                    Waited::NotAsked
+                };
                 if let Some(question) = question {
                     let ticket = self.session.ticket(self.session.first_pending);
                     self.core.effects.push(Effect::Ask { ticket, question });
                 }
                 let parts = (0..self.core.shards).map(|_| None).collect();
-                Kind::Gather { parts, told, args: keep(args), finish }
+                Kind::Gather {
+                    parts,
+                    told,
+                    args: keep(args),
+                    finish,
+                }
             }
             Plan::Change { change, finish } => {
                 let ticket = self.session.ticket(self.session.first_pending);
-                self.core.send_node(0, NodeMessage::Ask { ticket: Some(ticket), change });
-                Kind::Change { args: keep(args), finish }
+                self.core.send_node(
+                    0,
+                    NodeMessage::Ask {
+                        ticket: Some(ticket),
+                        change,
+                    },
+                );
+                Kind::Change {
+                    args: keep(args),
+                    finish,
+                }
             }
             Plan::Ask { question, finish } => {
                 let ticket = self.session.ticket(self.session.first_pending);
                 self.core.effects.push(Effect::Ask { ticket, question });
-                Kind::Gather { parts: Vec::new(), told: Waited::Asked, args: keep(args), finish }
+                Kind::Gather {
+                    parts: Vec::new(),
+                    told: Waited::Asked,
+                    args: keep(args),
+                    finish,
+                }
             }
             Plan::Sleep { ms } => {
                 self.arm_timer(ms);
@@ -249,8 +299,16 @@ impl Engine<'_> {
         let started_us = self.now.mono_us;
         let request = self.session.first_pending;
         let waited = false;
-        self.session.progress =
-            Some(Box::new(Progress { command, started_us, request, suppressed, waited, unsent, open: 0, kind }));
+        self.session.progress = Some(Box::new(Progress {
+            command,
+            started_us,
+            request,
+            suppressed,
+            waited,
+            unsent,
+            open: 0,
+            kind,
+        }));
         self.pump(true);
         if let Some(progress) = &mut self.session.progress {
             progress.waited = true;
@@ -260,12 +318,23 @@ impl Engine<'_> {
 
     /// The short way of most GETJOBs: all queues are here, and so are jobs. Gives the command back when it is not so short.
     fn get_here(&mut self, ask: GetJob) -> Option<GetJob> {
-        let here = |queue: &crate::wire::Blob| Slot::of_queue(queue).home(self.core.shards) == self.core.shard;
+        let here =
+            |queue: &crate::wire::Blob| Slot::of_queue(queue).home(self.core.shards) == self.core.shard;
         if ask.count > u64::from(limits::TAKE_STEP) || !ask.queues.iter().all(here) {
             return Some(ask);
         }
-        let queues = ask.queues.iter().enumerate().map(|(place, queue)| (place as u32, queue.clone())).collect();
-        let take = Take { queues, count: ask.count as u32, manner: Manner::Deliver, patience: Patience::None };
+        let queues = ask
+            .queues
+            .iter()
+            .enumerate()
+            .map(|(place, queue)| (place as u32, queue.clone()))
+            .collect();
+        let take = Take {
+            queues,
+            count: ask.count as u32,
+            manner: Manner::Deliver,
+            patience: Patience::None,
+        };
         let ticket = self.session.ticket(self.session.first_pending);
         let answer = self.core.home.request(self.now, ticket, Request::Take(take));
         if matches!(answer, Answer::Nothing) {
@@ -273,18 +342,26 @@ impl Engine<'_> {
         }
         let suppressed = self.suppress_reply();
         self.session.first_pending = self.session.first_pending.wrapping_add(1);
-        self.write(suppressed, |session, node| reply::write_answer(session, &answer, ask.with_counters, node));
+        self.write(suppressed, |session, node| {
+            reply::write_answer(session, &answer, ask.with_counters, node)
+        });
         None
     }
 
     /// Runs a command of this shard. CLIENT REPLY decides by its state after it ran whether a reply is wanted.
     fn run_local(&mut self, run: fn(&mut Call<'_>) -> Result<(), CommandError>, args: Args<'_>) {
         let replies_before = self.session.client.replies;
-        let kept = (replies_before != Replies::On).then(|| std::mem::replace(&mut self.session.output, Output::new()));
+        let kept = (replies_before != Replies::On)
+            .then(|| std::mem::replace(&mut self.session.output, Output::new()));
         if replies_before == Replies::SkipNext {
             self.session.client.replies = Replies::On;
         }
-        let mut call = Call { now: self.now, args: &args, session: self.session, core: self.core };
+        let mut call = Call {
+            now: self.now,
+            args: &args,
+            session: self.session,
+            core: self.core,
+        };
         if let Err(error) = run(&mut call) {
             self.session.encoder().error(&error.to_string());
         }
@@ -299,7 +376,9 @@ impl Engine<'_> {
     fn scan_requests(&self, ask: &crate::commands::Scan) -> VecDeque<(ShardNo, Request)> {
         match ask.only_slot() {
             Some(slot) => VecDeque::from([(slot.home(self.core.shards), Request::Scan(ask.clone()))]),
-            None => (0..self.core.shards).map(|shard| (shard, Request::Scan(ask.clone()))).collect(),
+            None => (0..self.core.shards)
+                .map(|shard| (shard, Request::Scan(ask.clone())))
+                .collect(),
         }
     }
 
@@ -308,8 +387,12 @@ impl Engine<'_> {
     fn pump(&mut self, first: bool) {
         let mut may_ask_here = first;
         loop {
-            let Some(progress) = self.session.progress.as_mut() else { return };
-            let Some((target, _)) = progress.unsent.front() else { break };
+            let Some(progress) = self.session.progress.as_mut() else {
+                return;
+            };
+            let Some((target, _)) = progress.unsent.front() else {
+                break;
+            };
             let target = *target;
             if target == self.core.shard {
                 if !std::mem::take(&mut may_ask_here) {
@@ -322,9 +405,15 @@ impl Engine<'_> {
             }
             let (_, request) = progress.unsent.pop_front().expect("its front was there");
             progress.open += 1;
-            let ticket = Ticket { shard: self.core.shard, session: self.session.id, request: progress.request };
+            let ticket = Ticket {
+                shard: self.core.shard,
+                session: self.session.id,
+                request: progress.request,
+            };
             match request {
-                Request::Gather(ask) if target == self.core.shard => self.core.gather_later(target, ticket, ask),
+                Request::Gather(ask) if target == self.core.shard => {
+                    self.core.gather_later(target, ticket, ask)
+                }
                 request => {
                     if let Some(answer) = self.ask(target, ticket, request) {
                         self.absorb(target, answer, true);
@@ -349,7 +438,12 @@ impl Engine<'_> {
 
     /// An answer came for one of the session's requests. `first` is the one that returns the credit of the request.
     pub fn answered(&mut self, from: ShardNo, request: u32, answer: Answer, first: bool) {
-        if self.session.progress.as_ref().is_some_and(|progress| progress.request == request) {
+        if self
+            .session
+            .progress
+            .as_ref()
+            .is_some_and(|progress| progress.request == request)
+        {
             self.absorb(from, answer, first);
             self.pump(false);
         } else if let Some(pending) = self.session.pending_mut(request) {
@@ -366,13 +460,25 @@ impl Engine<'_> {
 
     /// Writes the replies of the oldest pending requests that are answered.
     fn write_answered(&mut self) {
-        while self.session.pending.front().is_some_and(|pending| pending.answer.is_some()) {
+        while self
+            .session
+            .pending
+            .front()
+            .is_some_and(|pending| pending.answer.is_some())
+        {
             let pending = self.session.pending.pop_front().expect("its front was there");
             self.session.first_pending = self.session.first_pending.wrapping_add(1);
             let answer = pending.answer.expect("it was answered");
-            self.core.command_ended_late(self.now, pending.command, &[], self.now.mono_us - pending.started_us);
+            self.core.command_ended_late(
+                self.now,
+                pending.command,
+                &[],
+                self.now.mono_us - pending.started_us,
+            );
             let counters = pending.with_counters;
-            self.write(pending.suppressed, |session, node| reply::write_answer(session, &answer, counters, node));
+            self.write(pending.suppressed, |session, node| {
+                reply::write_answer(session, &answer, counters, node)
+            });
         }
     }
 
@@ -406,7 +512,9 @@ impl Engine<'_> {
                 self.take_step(step);
             }
             Kind::Peek { ask, jobs, bytes } => {
-                let Answer::Peeked { jobs: more, next } = answer else { unreachable!("no answer to QPEEK: {answer:?}") };
+                let Answer::Peeked { jobs: more, next } = answer else {
+                    unreachable!("no answer to QPEEK: {answer:?}")
+                };
                 *bytes += more.iter().map(progress::delivered_bytes).sum::<usize>();
                 jobs.extend(more);
                 if let Some(rest) = progress::peek_rest(ask, jobs.len(), next)
@@ -416,18 +524,29 @@ impl Engine<'_> {
                 }
             }
             Kind::Scan(scan) => {
-                let Answer::Page(page) = answer else { unreachable!("no answer to a scan: {answer:?}") };
+                let Answer::Page(page) = answer else {
+                    unreachable!("no answer to a scan: {answer:?}")
+                };
                 scan.absorb(*page);
                 if progress.open == 0 && progress.unsent.is_empty() && !scan.end_round() {
                     let mut ask = scan.ask.clone();
-                    ask.position = scan.next.take().expect("a round that is not the last has a next place");
+                    ask.position = scan
+                        .next
+                        .take()
+                        .expect("a round that is not the last has a next place");
                     scan.ask = ask.clone();
                     let requests = self.scan_requests(&ask);
-                    self.session.progress.as_mut().expect("a command is under way").unsent = requests;
+                    self.session
+                        .progress
+                        .as_mut()
+                        .expect("a command is under way")
+                        .unsent = requests;
                 }
             }
             Kind::Gather { parts, .. } => {
-                let Answer::Part(part) = answer else { unreachable!("no part: {answer:?}") };
+                let Answer::Part(part) = answer else {
+                    unreachable!("no part: {answer:?}")
+                };
                 parts[usize::from(from)] = Some(*part);
             }
             Kind::Change { .. } | Kind::Sleep => unreachable!("{answer:?} for a command that asked no shard"),
@@ -437,7 +556,11 @@ impl Engine<'_> {
     /// Does what a GETJOB under way wants done.
     fn take_step(&mut self, step: Step) {
         let progress = self.session.progress.as_mut().expect("a GETJOB is under way");
-        let ticket = Ticket { shard: self.core.shard, session: self.session.id, request: progress.request };
+        let ticket = Ticket {
+            shard: self.core.shard,
+            session: self.session.id,
+            request: progress.request,
+        };
         match step {
             Step::Wait => {
                 if let Kind::GetJob(getjob) = &progress.kind
@@ -450,7 +573,8 @@ impl Engine<'_> {
             }
             Step::Claim(claims) => {
                 for (shard, ids) in claims {
-                    self.core.send_or_do(self.now, shard, Message::Claim { ticket, ids });
+                    self.core
+                        .send_or_do(self.now, shard, Message::Claim { ticket, ids });
                 }
             }
             Step::Cancel(shards) => self.cancel(ticket, &shards),
@@ -459,13 +583,17 @@ impl Engine<'_> {
                 self.session.first_pending = self.session.first_pending.wrapping_add(1);
                 let progress = self.session.progress.as_mut().expect("a GETJOB is under way");
                 progress.request = self.session.first_pending;
-                let Kind::GetJob(getjob) = &mut progress.kind else { unreachable!("it is a GETJOB") };
+                let Kind::GetJob(getjob) = &mut progress.kind else {
+                    unreachable!("it is a GETJOB")
+                };
                 progress.unsent = take_requests(getjob.begin_round());
             }
             Step::Reply(shards) => {
                 self.cancel(ticket, &shards);
                 let progress = self.end_progress();
-                let Kind::GetJob(getjob) = progress.kind else { unreachable!("it is a GETJOB") };
+                let Kind::GetJob(getjob) = progress.kind else {
+                    unreachable!("it is a GETJOB")
+                };
                 let counters = getjob.with_counters();
                 let jobs = getjob.into_jobs();
                 self.write(progress.suppressed, |session, _| {
@@ -487,7 +615,9 @@ impl Engine<'_> {
 
     /// Replies when the command under way has all it asked for. GETJOB ends by its own steps, others by messages.
     fn finish_if_complete(&mut self) {
-        let Some(progress) = self.session.progress.as_ref() else { return };
+        let Some(progress) = self.session.progress.as_ref() else {
+            return;
+        };
         let complete = progress.open == 0
             && progress.unsent.is_empty()
             && match &progress.kind {
@@ -502,13 +632,29 @@ impl Engine<'_> {
         let suppressed = progress.suppressed;
         match progress.kind {
             Kind::Ids(ids) => self.write(suppressed, |session, _| write_ids(session, ids)),
-            Kind::Peek { jobs, .. } => self.write(suppressed, |session, _| reply::write_peeked(session, &jobs)),
-            Kind::Scan(scan) => {
-                self.write(suppressed, |session, node| reply::write_page(session, scan.next, &scan.items, node));
+            Kind::Peek { jobs, .. } => {
+                self.write(suppressed, |session, _| reply::write_peeked(session, &jobs))
             }
-            Kind::Gather { parts, told, args, finish } => {
-                let parts = parts.into_iter().map(|part| part.expect("every shard answered")).collect();
-                let told = if let Waited::Told(told) = told { Some(told) } else { None };
+            Kind::Scan(scan) => {
+                self.write(suppressed, |session, node| {
+                    reply::write_page(session, scan.next, &scan.items, node)
+                });
+            }
+            Kind::Gather {
+                parts,
+                told,
+                args,
+                finish,
+            } => {
+                let parts = parts
+                    .into_iter()
+                    .map(|part| part.expect("every shard answered"))
+                    .collect();
+                let told = if let Waited::Told(told) = told {
+                    Some(told)
+                } else {
+                    None
+                };
                 self.finish(suppressed, parts, told, &args, finish);
             }
             Kind::GetJob(_) | Kind::Change { .. } | Kind::Sleep => unreachable!("not complete"),
@@ -524,7 +670,14 @@ impl Engine<'_> {
         finish: impl FnOnce(&mut Finish<'_>),
     ) {
         let kept = suppressed.then(|| std::mem::replace(&mut self.session.output, Output::new()));
-        finish(&mut Finish { now: self.now, args, session: self.session, core: self.core, parts, told });
+        finish(&mut Finish {
+            now: self.now,
+            args,
+            session: self.session,
+            core: self.core,
+            parts,
+            told,
+        });
         if let Some(kept) = kept {
             self.session.output = kept;
         }
@@ -532,7 +685,11 @@ impl Engine<'_> {
 
     /// The server answered a question of the session.
     pub fn told(&mut self, request: u32, answer: Told) {
-        if let Some(progress) = self.session.progress.as_mut().filter(|progress| progress.request == request)
+        if let Some(progress) = self
+            .session
+            .progress
+            .as_mut()
+            .filter(|progress| progress.request == request)
             && let Kind::Gather { told, .. } = &mut progress.kind
         {
             *told = Waited::Told(answer);
@@ -543,18 +700,28 @@ impl Engine<'_> {
 
     /// Shard 0 has changed the node for the session.
     pub fn changed(&mut self, request: u32, result: Result<i64, CommandError>) {
-        let matches = self.session.progress.as_ref().is_some_and(|progress| progress.request == request);
+        let matches = self
+            .session
+            .progress
+            .as_ref()
+            .is_some_and(|progress| progress.request == request);
         if !matches {
             return;
         }
         let progress = self.end_progress();
-        let Kind::Change { args, finish } = progress.kind else { unreachable!("it asked for a change") };
+        let Kind::Change { args, finish } = progress.kind else {
+            unreachable!("it asked for a change")
+        };
         match result {
             Ok(sum) => {
-                self.finish(progress.suppressed, Vec::new(), None, &args, |call| finish(call, sum));
+                self.finish(progress.suppressed, Vec::new(), None, &args, |call| {
+                    finish(call, sum)
+                });
             }
             Err(error) => {
-                self.write(progress.suppressed, |session, _| session.encoder().error(&error.to_string()));
+                self.write(progress.suppressed, |session, _| {
+                    session.encoder().error(&error.to_string())
+                });
             }
         }
         self.go_on();
@@ -591,9 +758,17 @@ impl Engine<'_> {
             && let Kind::GetJob(getjob) = &progress.kind
         {
             back.extend(getjob.handed_out().map(|job| job.handed));
-            let ticket = Ticket { shard: self.core.shard, session: self.session.id, request: progress.request };
+            let ticket = Ticket {
+                shard: self.core.shard,
+                session: self.session.id,
+                request: progress.request,
+            };
             let unsent: SmallVec<[ShardNo; 4]> = progress.unsent.iter().map(|(shard, _)| *shard).collect();
-            let kept: Vec<ShardNo> = getjob.kept().into_iter().filter(|shard| !unsent.contains(shard)).collect();
+            let kept: Vec<ShardNo> = getjob
+                .kept()
+                .into_iter()
+                .filter(|shard| !unsent.contains(shard))
+                .collect();
             self.cancel(ticket, &kept);
         }
         let pending = std::mem::take(&mut self.session.pending);
@@ -620,16 +795,27 @@ impl Engine<'_> {
         }
         if progress.waited {
             let asked_to_wait = matches!(&progress.kind, Kind::GetJob(getjob) if getjob.was_blocked());
-            let took_us = if asked_to_wait { 0 } else { self.now.mono_us - progress.started_us };
-            self.core.command_ended_late(self.now, progress.command, progress.args(), took_us);
+            let took_us = if asked_to_wait {
+                0
+            } else {
+                self.now.mono_us - progress.started_us
+            };
+            self.core
+                .command_ended_late(self.now, progress.command, progress.args(), took_us);
         }
         progress
     }
 
     fn arm_timer(&mut self, ms: u64) {
         let deadline = self.now.mono().after_ms(ms);
-        let timer = self.core.timers.insert(deadline.0, SessionTimer::Command(self.session.id));
-        assert!(self.session.timer.replace(timer).is_none(), "one command blocks at a time");
+        let timer = self
+            .core
+            .timers
+            .insert(deadline.0, SessionTimer::Command(self.session.id));
+        assert!(
+            self.session.timer.replace(timer).is_none(),
+            "one command blocks at a time"
+        );
     }
 
     /// Whether the reply of the command that starts now is not wanted; CLIENT REPLY SKIP counts one command.
@@ -646,7 +832,9 @@ impl Engine<'_> {
 
     fn reply_error(&mut self, error: &CommandError) {
         let suppressed = self.suppress_reply();
-        self.write(suppressed, |session, _| session.encoder().error(&error.to_string()));
+        self.write(suppressed, |session, _| {
+            session.encoder().error(&error.to_string())
+        });
     }
 
     fn write(&mut self, suppressed: bool, write: impl FnOnce(&mut Session, &crate::wire::Blob)) {
@@ -681,7 +869,9 @@ impl Engine<'_> {
 
     fn settle_memory(&mut self) {
         let session = &mut *self.session;
-        let bytes = (session.parser.held_bytes() + session.output.queued_bytes() + session.deliveries.held_bytes()) as u64;
+        let bytes = (session.parser.held_bytes()
+            + session.output.queued_bytes()
+            + session.deliveries.held_bytes()) as u64;
         let charged = std::mem::replace(&mut session.charged_bytes, bytes);
         if bytes > charged {
             self.core.memory_charge(bytes - charged);
@@ -695,7 +885,10 @@ impl Engine<'_> {
         let on = !(stuck && self.session.parser.held_bytes() > limits::BACKLOG_BYTES);
         if on != self.session.reading {
             self.session.reading = on;
-            self.core.effects.push(Effect::Reading { session: self.session.id, on });
+            self.core.effects.push(Effect::Reading {
+                session: self.session.id,
+                on,
+            });
         }
     }
 
@@ -705,7 +898,9 @@ impl Engine<'_> {
             self.session.encoder().simple(line);
         }
         if dropped > 0 {
-            self.session.encoder().simple(format!("{dropped} lines were left out: too many at once").as_bytes());
+            self.session
+                .encoder()
+                .simple(format!("{dropped} lines were left out: too many at once").as_bytes());
         }
         self.end_step();
     }
@@ -719,7 +914,13 @@ impl Engine<'_> {
     /// The node stops: what is under way is still answered, nothing is started, blocked commands end.
     pub fn stop(&mut self) {
         self.session.ending = Some(Ending::Quiet);
-        if self.session.is_blocked() || self.session.progress.as_ref().is_some_and(|progress| progress.waits_for_the_node()) {
+        if self.session.is_blocked()
+            || self
+                .session
+                .progress
+                .as_ref()
+                .is_some_and(|progress| progress.waits_for_the_node())
+        {
             self.core.close_later(self.session.id);
         }
         self.end_step();
@@ -729,7 +930,9 @@ impl Engine<'_> {
     pub fn sent(&mut self, bytes: usize) {
         self.session.deliveries.sent(bytes as u64);
         self.session.sent_bytes += bytes as u64;
-        if self.session.held == Some(Hold::Output) && self.session.output.queued_bytes() < limits::OUTPUT_HIGH_BYTES {
+        if self.session.held == Some(Hold::Output)
+            && self.session.output.queued_bytes() < limits::OUTPUT_HIGH_BYTES
+        {
             self.core.run_later(self.session);
         }
         self.end_step();
@@ -761,16 +964,35 @@ fn overlap_target(plan: &Plan, shards: u16) -> Option<ShardNo> {
 }
 
 fn take_at_once(ask: GetJob) -> Take {
-    let queues = ask.queues.into_iter().enumerate().map(|(place, queue)| (place as u32, queue)).collect();
-    Take { queues, count: ask.count as u32, manner: Manner::Deliver, patience: Patience::Reserved }
+    let queues = ask
+        .queues
+        .into_iter()
+        .enumerate()
+        .map(|(place, queue)| (place as u32, queue))
+        .collect();
+    Take {
+        queues,
+        count: ask.count as u32,
+        manner: Manner::Deliver,
+        patience: Patience::Reserved,
+    }
 }
 
 fn take_requests(takes: VecDeque<(ShardNo, Take)>) -> VecDeque<(ShardNo, Request)> {
-    takes.into_iter().map(|(shard, take)| (shard, Request::Take(take))).collect()
+    takes
+        .into_iter()
+        .map(|(shard, take)| (shard, Request::Take(take)))
+        .collect()
 }
 
 fn is_unpause(plan: &Plan) -> bool {
-    matches!(plan, Plan::Change { change: Change::UnpauseClients, .. })
+    matches!(
+        plan,
+        Plan::Change {
+            change: Change::UnpauseClients,
+            ..
+        }
+    )
 }
 
 fn write_ids(session: &mut Session, ids: IdsProgress) {

@@ -135,7 +135,9 @@ impl Session {
 
     /// Whether it waits in a GETJOB, or in another command whose end is not in its hands.
     pub fn is_blocked(&self) -> bool {
-        self.progress.as_ref().is_some_and(|progress| progress.is_blocked())
+        self.progress
+            .as_ref()
+            .is_some_and(|progress| progress.is_blocked())
     }
 
     /// Bytes of unparsed input that it holds.
@@ -168,7 +170,11 @@ impl Session {
     }
 
     fn ticket(&self, request: u32) -> Ticket {
-        Ticket { shard: self.shard, session: self.id, request }
+        Ticket {
+            shard: self.shard,
+            session: self.id,
+            request,
+        }
     }
 
     /// The pending request of this number, when it is one.

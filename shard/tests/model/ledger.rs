@@ -40,7 +40,11 @@ impl Ledger {
         assert!(fits(kind, reply), "the reply to {kind:?} cannot be {reply}");
         match (kind, reply) {
             (Kind::Add { ttl_s, retry_s }, Reply::Simple(id)) => {
-                let added = Added { sent_us, ttl_us: ttl_s * 1_000_000, at_most_once: *retry_s == 0 };
+                let added = Added {
+                    sent_us,
+                    ttl_us: ttl_s * 1_000_000,
+                    at_most_once: *retry_s == 0,
+                };
                 let before = self.added.insert(id.clone(), added);
                 assert!(before.is_none(), "{id} was given twice");
                 vec![id.clone()]
@@ -51,7 +55,9 @@ impl Ledger {
     }
 
     fn received(&mut self, job: &Reply) -> String {
-        let Reply::Bulk(id) = &job.elements()[1] else { panic!("a job has an ID: {job}") };
+        let Reply::Bulk(id) = &job.elements()[1] else {
+            panic!("a job has an ID: {job}")
+        };
         let id = String::from_utf8(id.clone()).expect("an ID is text");
         self.saw(&id);
         id
@@ -87,7 +93,11 @@ impl Ledger {
     }
 
     pub fn at_most_once_ids(&self) -> Vec<String> {
-        self.added.iter().filter(|(_, added)| added.at_most_once).map(|(id, _)| id.clone()).collect()
+        self.added
+            .iter()
+            .filter(|(_, added)| added.at_most_once)
+            .map(|(id, _)| id.clone())
+            .collect()
     }
 
     /// Everything that could be received was: what is missing?
@@ -99,7 +109,11 @@ impl Ledger {
                 || added.sent_us + added.ttl_us <= now_us
                 || added.sent_us <= self.flushed_until_us
         };
-        self.added.iter().filter(|(id, added)| !accounted(id, added)).map(|(id, _)| id).collect()
+        self.added
+            .iter()
+            .filter(|(id, added)| !accounted(id, added))
+            .map(|(id, _)| id)
+            .collect()
     }
 
     pub fn added(&self) -> usize {
@@ -124,7 +138,12 @@ fn fits(kind: &Kind, reply: &Reply) -> bool {
         (Kind::Peek, Reply::Array(_)) | (Kind::Stat, Reply::NullArray) => true,
         (Kind::Stat, Reply::Array(all)) => all.len() == 20,
         (Kind::Pause, Reply::Simple(text)) => matches!(text.as_str(), "in" | "out" | "all" | "none"),
-        (Kind::GetJob { count, with_counters, .. }, Reply::Array(jobs)) => {
+        (
+            Kind::GetJob {
+                count, with_counters, ..
+            },
+            Reply::Array(jobs),
+        ) => {
             let width = if *with_counters { 7 } else { 3 };
             (1..=*count).contains(&jobs.len()) && jobs.iter().all(|job| job.elements().len() == width)
         }

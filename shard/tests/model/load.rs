@@ -8,16 +8,27 @@ pub enum Kind {
     Ping,
     /// Refused before any shard is asked, with this code word.
     Refused(&'static str),
-    Add { ttl_s: u64, retry_s: u64 },
+    Add {
+        ttl_s: u64,
+        retry_s: u64,
+    },
     /// ACKJOB and its like; `removes` these IDs.
-    Ids { count: usize, removes: Vec<String> },
+    Ids {
+        count: usize,
+        removes: Vec<String>,
+    },
     Show,
     Working,
     Length,
     Peek,
     Stat,
     Pause,
-    GetJob { count: usize, ends_alone: bool, timeout_ms: u64, with_counters: bool },
+    GetJob {
+        count: usize,
+        ends_alone: bool,
+        timeout_ms: u64,
+        with_counters: bool,
+    },
     Flush,
     /// JSCAN of everything.
     Scan,
@@ -45,7 +56,11 @@ pub struct Command {
 
 impl Command {
     pub fn new(words: &[String], kind: Kind) -> Self {
-        Self { text: words.join(" "), bytes: request(words), kind }
+        Self {
+            text: words.join(" "),
+            bytes: request(words),
+            kind,
+        }
     }
 }
 
@@ -61,7 +76,12 @@ pub struct Load {
 
 impl Load {
     pub fn new(queues: Vec<String>, flushes: bool) -> Self {
-        Self { queues, ids: Vec::new(), bodies: 0, flushes }
+        Self {
+            queues,
+            ids: Vec::new(),
+            bodies: 0,
+            flushes,
+        }
     }
 
     pub fn command(&mut self, chance: &mut Chance) -> Command {
@@ -83,13 +103,21 @@ impl Load {
         self.bodies += 1;
         let mut words = words("ADDJOB");
         let (mut ttl_s, mut delay_s) = (86_400, 0);
-        words.extend([chance.pick(&self.queues).clone(), format!("body{}", self.bodies), "0".into()]);
+        words.extend([
+            chance.pick(&self.queues).clone(),
+            format!("body{}", self.bodies),
+            "0".into(),
+        ]);
         let mut option = |name: &str, value: u64| words.extend([name.to_owned(), value.to_string()]);
         if chance.percent(30) {
             ttl_s = chance.between(1, 20);
             option("TTL", ttl_s);
         }
-        let retry_s = if chance.percent(25) { 0 } else { chance.between(1, 6) };
+        let retry_s = if chance.percent(25) {
+            0
+        } else {
+            chance.between(1, 6)
+        };
         option("RETRY", retry_s);
         if chance.percent(20) {
             delay_s = chance.between(0, 3.min(ttl_s - 1));
@@ -134,17 +162,34 @@ impl Load {
             }
         }
         let ends_alone = nohang || timeout_ms > 0;
-        Command::new(&words, Kind::GetJob { count: count as usize, ends_alone, timeout_ms, with_counters })
+        Command::new(
+            &words,
+            Kind::GetJob {
+                count: count as usize,
+                ends_alone,
+                timeout_ms,
+                with_counters,
+            },
+        )
     }
 
     fn ids(&mut self, chance: &mut Chance) -> Command {
-        let names = ["ACKJOB", "FASTACK", "DELJOB", "ENQUEUE", "NACK", "DEQUEUE", "ACKJOB", "NACK", "DEQUEUE"];
+        let names = [
+            "ACKJOB", "FASTACK", "DELJOB", "ENQUEUE", "NACK", "DEQUEUE", "ACKJOB", "NACK", "DEQUEUE",
+        ];
         let name = *chance.pick(&names);
         let mut words = words(name);
         let count = chance.between(0, 5);
         words.extend((0..count).filter_map(|_| self.id(chance)));
-        let removes = if matches!(name, "ACKJOB" | "FASTACK" | "DELJOB") { words[1..].to_vec() } else { Vec::new() };
-        let kind = Kind::Ids { count: words.len() - 1, removes };
+        let removes = if matches!(name, "ACKJOB" | "FASTACK" | "DELJOB") {
+            words[1..].to_vec()
+        } else {
+            Vec::new()
+        };
+        let kind = Kind::Ids {
+            count: words.len() - 1,
+            removes,
+        };
         Command::new(&words, kind)
     }
 
@@ -154,7 +199,10 @@ impl Load {
         match chance.below(10) {
             0 => Some("D-4f4f4f4f-".to_owned() + &self.ids.first()?[11..33] + "AA-0001"),
             1 => self.ids.get(chance.below(self.ids.len().max(1))).cloned(),
-            _ => self.ids.get(self.ids.len().checked_sub(1 + chance.below(last.max(1)))?).cloned(),
+            _ => self
+                .ids
+                .get(self.ids.len().checked_sub(1 + chance.below(last.max(1)))?)
+                .cloned(),
         }
     }
 
@@ -180,7 +228,10 @@ impl Load {
     fn pause(&mut self, chance: &mut Chance) -> Command {
         let queue = chance.pick(&self.queues).clone();
         let state = ["none", "in", "out", "all", "state", "none", "none"];
-        Command::new(&["PAUSE".to_owned(), queue, (*chance.pick(&state)).to_owned()], Kind::Pause)
+        Command::new(
+            &["PAUSE".to_owned(), queue, (*chance.pick(&state)).to_owned()],
+            Kind::Pause,
+        )
     }
 }
 

@@ -39,7 +39,14 @@ fn plan(seed: u64) -> Plan {
     let clients = chance.between(1, 6) as usize;
     let steps = chance.between(200, 1200) as usize;
     let flushes = chance.percent(20);
-    Plan { shards, sessions_on, queues_on, clients, steps, flushes }
+    Plan {
+        shards,
+        sessions_on,
+        queues_on,
+        clients,
+        steps,
+        flushes,
+    }
 }
 
 #[test]
@@ -53,10 +60,19 @@ fn shards_agree_with_a_naive_queue() {
     for seed in 0..runs {
         let (added, kinds) = Run::new(seed, plan(seed)).run();
         jobs += added;
-        kinds.into_iter().for_each(|(kind, count)| *seen.entry(kind).or_default() += count);
+        kinds
+            .into_iter()
+            .for_each(|(kind, count)| *seen.entry(kind).or_default() += count);
     }
     println!("{runs} runs, {jobs} jobs, {seen:?}");
-    for kind in ["claims granted", "claims refused", "waits", "late offers", "ends with nothing", "further rounds"] {
+    for kind in [
+        "claims granted",
+        "claims refused",
+        "waits",
+        "late offers",
+        "ends with nothing",
+        "further rounds",
+    ] {
         assert!(seen.contains_key(kind), "these runs show nothing of: {kind}");
     }
 }

@@ -11,13 +11,20 @@ use crate::witness::Outcome;
 pub fn expected(kind: &Kind, outcome: &Outcome) -> Reply {
     if let Kind::GetJob { with_counters, .. } = kind {
         let jobs: Vec<Reply> = outcome.jobs().map(|job| delivered(job, *with_counters)).collect();
-        return if jobs.is_empty() { Reply::NullArray } else { Reply::Array(jobs) };
+        return if jobs.is_empty() {
+            Reply::NullArray
+        } else {
+            Reply::Array(jobs)
+        };
     }
     let (mut counted, mut paused) = (0, 0);
     for answer in &outcome.answers {
         match answer {
             Answer::Count(count) => counted += count,
-            Answer::Entered { counted: more, paused: held } => {
+            Answer::Entered {
+                counted: more,
+                paused: held,
+            } => {
                 counted += more;
                 paused += held;
             }
@@ -66,11 +73,17 @@ fn single(answer: &Answer) -> Reply {
 }
 
 fn delivered(job: &Delivered, with_counters: bool) -> Reply {
-    let mut parts =
-        vec![Reply::Bulk(job.queue.to_vec()), bulk(&job.handed.id.to_string()), Reply::Bulk(job.body.to_vec())];
+    let mut parts = vec![
+        Reply::Bulk(job.queue.to_vec()),
+        bulk(&job.handed.id.to_string()),
+        Reply::Bulk(job.body.to_vec()),
+    ];
     if with_counters {
         parts.extend([bulk("nacks"), integer(u64::from(job.nacks))]);
-        parts.extend([bulk("additional-deliveries"), integer(u64::from(job.additional_deliveries))]);
+        parts.extend([
+            bulk("additional-deliveries"),
+            integer(u64::from(job.additional_deliveries)),
+        ]);
     }
     Reply::Array(parts)
 }
@@ -87,14 +100,22 @@ fn job_view(job: &JobView) -> Reply {
         ("delay", integer(u64::from(job.delay_s))),
         ("retry", integer(u64::from(job.retry_s))),
         ("nacks", integer(u64::from(job.nacks))),
-        ("additional-deliveries", integer(u64::from(job.additional_deliveries))),
+        (
+            "additional-deliveries",
+            integer(u64::from(job.additional_deliveries)),
+        ),
         ("nodes-delivered", Reply::Array(vec![bulk(&"4f".repeat(20))])),
         ("nodes-confirmed", Reply::Array(Vec::new())),
         ("next-requeue-within", within(job.next_requeue_ms)),
         ("next-awake-within", within(job.next_awake_ms)),
         ("body", Reply::Bulk(job.body.to_vec())),
     ];
-    Reply::Array(pairs.into_iter().flat_map(|(name, value)| [bulk(name), value]).collect())
+    Reply::Array(
+        pairs
+            .into_iter()
+            .flat_map(|(name, value)| [bulk(name), value])
+            .collect(),
+    )
 }
 
 fn bulk(text: &str) -> Reply {

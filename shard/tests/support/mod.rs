@@ -29,8 +29,14 @@ pub fn queue_on(name: &str, shard: u16, shards: u16) -> String {
 }
 
 /// A number from the environment, for the length and the seed of a run.
-#[expect(clippy::disallowed_methods, reason = "how long tests run is the caller's choice")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "how long tests run is the caller's choice"
+)]
 pub fn number_from_environment(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name} is no number: {text}")),
+    )
 }

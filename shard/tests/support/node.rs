@@ -72,17 +72,29 @@ pub struct Node<W: Watch> {
 impl<W: Watch> Node<W> {
     pub fn new(shards: u16, seed: u64, settings: &Settings, watch: W) -> Self {
         // Not zero, so that nothing mistakes an origin for an instant.
-        let now = Now { mono_us: 5_000_000, wall_us: 1_700_000_000_000_000 };
+        let now = Now {
+            mono_us: 5_000_000,
+            wall_us: 1_700_000_000_000_000,
+        };
         let make = |shard| {
             let mut chance = [0; 32];
             chance[..8].copy_from_slice(&seed.to_le_bytes());
             chance[8..10].copy_from_slice(&u16::to_le_bytes(shard));
             let node = NodeId::from_bytes([0x4f; 20]);
             let facts = NodeFacts::default();
-            let options = ShardOptions { shard, shards, node, seed: chance, hash_seed: seed, facts };
+            let options = ShardOptions {
+                shard,
+                shards,
+                node,
+                seed: chance,
+                hash_seed: seed,
+                facts,
+            };
             Shard::new(options, settings.clone(), now)
         };
-        let lanes = (0..shards).map(|_| (0..shards).map(|_| Lane::default()).collect()).collect();
+        let lanes = (0..shards)
+            .map(|_| (0..shards).map(|_| Lane::default()).collect())
+            .collect();
         let mut node = Self {
             shards: (0..shards).map(make).collect(),
             clients: Vec::new(),
@@ -128,10 +140,15 @@ impl<W: Watch> Node<W> {
             self.shards[place].take_mesh(to, &mut sent[usize::from(to)]);
         }
         self.watch.after(self.now, shard, &sent);
-        for (lane, batch) in self.lanes[place].iter_mut().zip(sent).filter(|(_, batch)| !batch.is_empty()) {
+        for (lane, batch) in self.lanes[place]
+            .iter_mut()
+            .zip(sent)
+            .filter(|(_, batch)| !batch.is_empty())
+        {
             // In order: nothing arrives before what was sent earlier.
             let earliest = lane.batches.back().map_or(0, |(arrival, _)| *arrival);
-            lane.batches.push_back(((self.now.mono_us + lane.delay_us).max(earliest), batch));
+            lane.batches
+                .push_back(((self.now.mono_us + lane.delay_us).max(earliest), batch));
         }
     }
 
@@ -150,7 +167,11 @@ impl<W: Watch> Node<W> {
                     self.clients[client].server_reads = on;
                 }
             }
-            Effect::Assign { connection, client: number, shard: to } => {
+            Effect::Assign {
+                connection,
+                client: number,
+                shard: to,
+            } => {
                 assert_eq!(shard, 0, "shard 0 assigns connections");
                 let peer = |port| Peer::Tcp(([127, 0, 0, 1], port).into());
                 let (from, local) = (peer(40_000 + (number % 20_000) as u16), peer(7711));
@@ -183,14 +204,21 @@ impl<W: Watch> Node<W> {
         let mut chunks = Vec::new();
         self.shards[usize::from(shard)].take_output(session, &mut chunks, self.take_bytes);
         if let Some(&client) = self.of_session.get(&(shard, session)) {
-            chunks.iter().for_each(|chunk| self.clients[client].leaving.extend(chunk));
+            chunks
+                .iter()
+                .for_each(|chunk| self.clients[client].leaving.extend(chunk));
         }
     }
 
     /// A client connects; it has a place at once, or was turned away.
     pub fn connect(&mut self) -> usize {
         let client = self.clients.len();
-        let fresh = Client { open: true, server_reads: true, kernel_takes_all: true, ..Client::default() };
+        let fresh = Client {
+            open: true,
+            server_reads: true,
+            kernel_takes_all: true,
+            ..Client::default()
+        };
         self.clients.push(fresh);
         let connection = ConnectionId(client as u64);
         self.step(0, &Happening::Outside, Input::Accepted { connection });
@@ -222,24 +250,46 @@ impl<W: Watch> Node<W> {
 
     /// Up to `most` bytes of what a client sent reach its session; how many did.
     pub fn arrive(&mut self, client: usize, most: usize) -> usize {
-        let Some((shard, session)) = self.place(client) else { return 0 };
+        let Some((shard, session)) = self.place(client) else {
+            return 0;
+        };
         let place = &mut self.clients[client];
-        let count = if place.server_reads { most.min(place.unread.len()) } else { 0 };
+        let count = if place.server_reads {
+            most.min(place.unread.len())
+        } else {
+            0
+        };
         if count > 0 {
             let bytes: Vec<u8> = place.unread.drain(..count).collect();
-            self.step(shard, &Happening::Outside, Input::Bytes { session, bytes: &bytes });
+            self.step(
+                shard,
+                &Happening::Outside,
+                Input::Bytes {
+                    session,
+                    bytes: &bytes,
+                },
+            );
         }
         count
     }
 
     /// The kernel takes up to `most` bytes of a client's output; how many it took.
     pub fn kernel_takes(&mut self, client: usize, most: usize) -> usize {
-        let Some((shard, session)) = self.place(client) else { return 0 };
+        let Some((shard, session)) = self.place(client) else {
+            return 0;
+        };
         let place = &mut self.clients[client];
         let count = most.min(place.leaving.len());
         if count > 0 {
             place.received.extend(place.leaving.drain(..count));
-            self.step(shard, &Happening::Outside, Input::Sent { session, bytes: count });
+            self.step(
+                shard,
+                &Happening::Outside,
+                Input::Sent {
+                    session,
+                    bytes: count,
+                },
+            );
         }
         count
     }
@@ -278,7 +328,11 @@ impl<W: Watch> Node<W> {
         let mut arrived = Vec::new();
         for (from, lanes) in self.lanes.iter().enumerate() {
             for (to, lane) in lanes.iter().enumerate() {
-                if lane.batches.front().is_some_and(|(arrival, _)| *arrival <= self.now.mono_us) {
+                if lane
+                    .batches
+                    .front()
+                    .is_some_and(|(arrival, _)| *arrival <= self.now.mono_us)
+                {
                     arrived.push((from as ShardNo, to as ShardNo));
                 }
             }
@@ -291,19 +345,31 @@ impl<W: Watch> Node<W> {
         let lane = &mut self.lanes[usize::from(from)][usize::from(to)];
         let (_, mut messages) = lane.batches.pop_front().expect("a batch has arrived");
         for _ in 0..more {
-            if lane.batches.front().is_some_and(|(arrival, _)| *arrival <= self.now.mono_us) {
+            if lane
+                .batches
+                .front()
+                .is_some_and(|(arrival, _)| *arrival <= self.now.mono_us)
+            {
                 messages.extend(lane.batches.pop_front().expect("it is there").1);
             }
         }
         self.watch.before(self.now, to, &Happening::Mesh(from, &messages));
-        self.shards[usize::from(to)].handle(self.now, Input::Mesh { from, messages: &mut messages });
+        self.shards[usize::from(to)].handle(
+            self.now,
+            Input::Mesh {
+                from,
+                messages: &mut messages,
+            },
+        );
         assert!(messages.is_empty(), "a batch is taken whole");
         self.after_step(to);
     }
 
     /// Whether a shard has work to do by itself now.
     pub fn is_due(&self, shard: ShardNo) -> bool {
-        self.shards[usize::from(shard)].next_deadline().is_some_and(|deadline| deadline <= self.now.mono())
+        self.shards[usize::from(shard)]
+            .next_deadline()
+            .is_some_and(|deadline| deadline <= self.now.mono())
     }
 
     pub fn tick(&mut self, shard: ShardNo) {
@@ -312,7 +378,9 @@ impl<W: Watch> Node<W> {
 
     /// Answers the oldest question of a shard; whether there was one.
     pub fn answer_question(&mut self) -> bool {
-        let Some((shard, ticket, question)) = self.questions.pop_front() else { return false };
+        let Some((shard, ticket, question)) = self.questions.pop_front() else {
+            return false;
+        };
         let told = match question {
             Question::Process => Told::Process(Box::new(ProcessFigures::default())),
             Question::RewriteConfig => Told::Rewritten(Err(CommandError::other("no configuration file"))),
@@ -353,9 +421,15 @@ impl<W: Watch> Node<W> {
 
     /// The next instant at which something happens by itself, in microseconds: a deadline or an arrival.
     pub fn next_event_us(&self) -> Option<u64> {
-        let deadlines = self.shards.iter().filter_map(|shard| shard.next_deadline()).map(|deadline| deadline.0.saturating_mul(1000));
+        let deadlines = self
+            .shards
+            .iter()
+            .filter_map(|shard| shard.next_deadline())
+            .map(|deadline| deadline.0.saturating_mul(1000));
         let lanes = self.lanes.iter().flatten();
-        let arrivals = lanes.filter_map(|lane| lane.batches.front()).map(|(arrival, _)| *arrival);
+        let arrivals = lanes
+            .filter_map(|lane| lane.batches.front())
+            .map(|(arrival, _)| *arrival);
         deadlines.chain(arrivals).min()
     }
 

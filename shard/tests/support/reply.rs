@@ -24,7 +24,10 @@ impl Reply {
     pub fn read(bytes: &[u8]) -> Option<(Self, usize)> {
         let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
         let line = std::str::from_utf8(&bytes[1..end]).expect("a line of a reply is text");
-        let number = || line.parse::<i64>().unwrap_or_else(|_| panic!("no number in a reply: {line:?}"));
+        let number = || {
+            line.parse::<i64>()
+                .unwrap_or_else(|_| panic!("no number in a reply: {line:?}"))
+        };
         let behind = end + 2;
         match bytes[0] {
             b'+' => Some((Self::Simple(line.to_owned()), behind)),
@@ -79,7 +82,11 @@ impl fmt::Display for Reply {
             Self::Null => write!(f, "null"),
             Self::NullArray => write!(f, "null array"),
             Self::Array(all) | Self::Map(all) => {
-                let (open, close) = if matches!(self, Self::Array(_)) { ('[', ']') } else { ('{', '}') };
+                let (open, close) = if matches!(self, Self::Array(_)) {
+                    ('[', ']')
+                } else {
+                    ('{', '}')
+                };
                 write!(f, "{open}")?;
                 for (place, element) in all.iter().enumerate() {
                     let gap = if place == 0 { "" } else { ", " };

@@ -3,9 +3,9 @@
 use crate::commands::Request;
 use crate::home::testing::{Scene, job};
 use crate::memory::Memory;
+use crate::message::Answer;
 use crate::message::Manner::{Deliver, Offer};
 use crate::message::Patience::{Jobs, Reserved};
-use crate::message::Answer;
 
 #[test]
 fn everything_is_gone_at_once_and_torn_down_in_steps() {
@@ -25,7 +25,10 @@ fn everything_is_gone_at_once_and_torn_down_in_steps() {
     assert!(scene.state(ids[7]).is_none() && scene.stat("p").is_none());
     assert_eq!(scene.home.counters.flushed, 10_000);
     scene.home.tick(scene.now);
-    assert!(scene.home.next_deadline().unwrap() <= scene.now.mono(), "there is rubble left");
+    assert!(
+        scene.home.next_deadline().unwrap() <= scene.now.mono(),
+        "there is rubble left"
+    );
     scene.add("q", "new");
     scene.settle();
     assert_eq!(scene.length("q"), 1);
@@ -46,7 +49,10 @@ fn who_waits_ends_with_nothing() {
         assert!(matches!(scene.late(ticket).as_slice(), [Answer::Nothing]));
     }
     assert!(scene.claim(holder, &ids).is_empty());
-    assert!(matches!(scene.late(holder).as_slice(), [Answer::Nothing]), "also who was about to claim");
+    assert!(
+        matches!(scene.late(holder).as_slice(), [Answer::Nothing]),
+        "also who was about to claim"
+    );
     assert_eq!(scene.home.gauges(), crate::home::Gauges::default());
 }
 

@@ -43,7 +43,10 @@ fn one_job_per_queue_and_pass() {
         scene.add("a", &format!("a{body}"));
         scene.add("b", &format!("b{body}"));
     }
-    assert_eq!(bodies(&scene.get(&["b", "missing", "a"], 5)), ["b1", "a1", "b2", "a2", "b3"]);
+    assert_eq!(
+        bodies(&scene.get(&["b", "missing", "a"], 5)),
+        ["b1", "a1", "b2", "a2", "b3"]
+    );
     assert!(scene.stat("missing").is_none());
 }
 
@@ -59,7 +62,10 @@ fn the_lease_runs_from_the_handing_out() {
     scene.pass(1);
     assert_eq!(scene.length("q"), 1);
     let again = scene.get_one("q");
-    assert_eq!((again.handed.delivery, again.nacks, again.additional_deliveries), (2, 0, 1));
+    assert_eq!(
+        (again.handed.delivery, again.nacks, again.additional_deliveries),
+        (2, 0, 1)
+    );
     assert_eq!(scene.home.counters.requeued, 1);
 }
 
@@ -97,14 +103,28 @@ fn life_ends_to_the_millisecond_in_whatever_state() {
     let queued = scene.add("q", "queued");
     let leased = scene.add("l", "leased");
     scene.get_one("l");
-    let delayed = scene.add_with(crate::commands::AddJob { delay_s: 999, ..job("d", "") });
+    let delayed = scene.add_with(crate::commands::AddJob {
+        delay_s: 999,
+        ..job("d", "")
+    });
     scene.pass(998_999);
     scene.get_one("l");
     scene.leap(1_000);
-    assert!([queued, leased, delayed].iter().all(|id| scene.state(*id).is_some()));
+    assert!(
+        [queued, leased, delayed]
+            .iter()
+            .all(|id| scene.state(*id).is_some())
+    );
     scene.leap(1);
-    assert!(scene.get(&["q", "d"], 10).is_empty(), "also when its timer has not fired");
-    assert!([queued, leased, delayed].iter().all(|id| scene.state(*id).is_none()));
+    assert!(
+        scene.get(&["q", "d"], 10).is_empty(),
+        "also when its timer has not fired"
+    );
+    assert!(
+        [queued, leased, delayed]
+            .iter()
+            .all(|id| scene.state(*id).is_none())
+    );
     assert_eq!(scene.home.counters.expired, 3);
     scene.settle();
 }
@@ -134,7 +154,10 @@ fn nack_and_enqueue_count_on_their_own() {
     scene.get_one("q");
     assert_eq!(scene.ids(IdVerb::Enqueue, &[id]), 1);
     let job = scene.get_one("q");
-    assert_eq!((job.nacks, job.additional_deliveries, job.handed.delivery), (1, 1, 3));
+    assert_eq!(
+        (job.nacks, job.additional_deliveries, job.handed.delivery),
+        (1, 1, 3)
+    );
 }
 
 #[test]
@@ -144,7 +167,10 @@ fn a_dequeued_job_returns_after_a_full_retry_and_at_most_once_by_enqueue() {
     let one = scene.add_with(once("q", "one"));
     scene.pass(8_000);
     assert_eq!(scene.ids(IdVerb::Dequeue, &[many, one, many]), 2);
-    assert_eq!((scene.state(many), scene.state(one)), (Some(Active), Some(Active)));
+    assert_eq!(
+        (scene.state(many), scene.state(one)),
+        (Some(Active), Some(Active))
+    );
     scene.pass(9_999);
     assert_eq!(scene.length("q"), 0);
     scene.pass(1);
@@ -164,7 +190,14 @@ fn acknowledged_deleted_and_fast_acknowledged_jobs_are_gone() {
         assert_eq!(scene.length("q"), 0);
     }
     let counters = &scene.home.counters;
-    assert_eq!([counters.acknowledged, counters.fast_acknowledged, counters.deleted], [2; 3]);
+    assert_eq!(
+        [
+            counters.acknowledged,
+            counters.fast_acknowledged,
+            counters.deleted
+        ],
+        [2; 3]
+    );
     scene.pass(20_000);
     assert_eq!(scene.length("q"), 0);
 }
@@ -200,17 +233,28 @@ fn what_never_reached_the_client_returns_uncounted() {
     let one = scene.add_with(once("q", "one"));
     let jobs = scene.get(&["q"], 2);
     jobs.iter().for_each(|job| scene.undelivered(job.handed));
-    assert_eq!((scene.state(many), scene.state(one)), (Some(Queued), Some(Queued)));
+    assert_eq!(
+        (scene.state(many), scene.state(one)),
+        (Some(Queued), Some(Queued))
+    );
     let stat = scene.stat("q").unwrap();
     assert_eq!((stat.jobs_in, stat.jobs_out), (2, 0));
     let again = scene.get(&["q"], 2);
-    assert!(again.iter().all(|job| job.additional_deliveries == 0 && job.nacks == 0));
+    assert!(
+        again
+            .iter()
+            .all(|job| job.additional_deliveries == 0 && job.nacks == 0)
+    );
     jobs.iter().for_each(|job| scene.undelivered(job.handed));
     assert_eq!(scene.length("q"), 0, "that is an earlier handing out");
     scene.ids(IdVerb::Nack, &[many]);
     scene.ids(IdVerb::Dequeue, &[many]);
     scene.undelivered(again[0].handed);
-    assert_eq!(scene.state(many), Some(Active), "the client had it: it was dequeued since");
+    assert_eq!(
+        scene.state(many),
+        Some(Active),
+        "the client had it: it was dequeued since"
+    );
     assert_eq!(scene.home.counters.undelivered_returned, 2);
 }
 
@@ -220,18 +264,31 @@ fn show_tells_when_a_job_is_due() {
     let id = scene.add("q", "body");
     scene.leap(500);
     let queued = scene.show(id).unwrap();
-    assert_eq!((queued.ttl_s, queued.next_requeue_ms, queued.next_awake_ms), (1000, Some(10_000), Some(999_500)));
+    assert_eq!(
+        (queued.ttl_s, queued.next_requeue_ms, queued.next_awake_ms),
+        (1000, Some(10_000), Some(999_500))
+    );
     scene.get_one("q");
     scene.leap(1_500);
     let leased = scene.show(id).unwrap();
-    assert_eq!((leased.ttl_s, leased.next_requeue_ms, leased.next_awake_ms), (998, Some(8_500), Some(8_500)));
-    assert_eq!((leased.retry_s, leased.delay_s, leased.replicate, &leased.body[..]), (10, 0, 1, &b"body"[..]));
+    assert_eq!(
+        (leased.ttl_s, leased.next_requeue_ms, leased.next_awake_ms),
+        (998, Some(8_500), Some(8_500))
+    );
+    assert_eq!(
+        (leased.retry_s, leased.delay_s, leased.replicate, &leased.body[..]),
+        (10, 0, 1, &b"body"[..])
+    );
 }
 
 #[test]
 fn many_jobs_that_expire_together_are_removed_in_steps() {
     let mut scene = Scene::new();
-    (0..3000).for_each(|_| _ = scene.home.request(scene.now, Scene::new().ticket(), Request::Add(job("q", ""))));
+    (0..3000).for_each(|_| {
+        _ = scene
+            .home
+            .request(scene.now, Scene::new().ticket(), Request::Add(job("q", "")))
+    });
     scene.check();
     scene.leap(1_000_000);
     scene.home.tick(scene.now);

@@ -10,7 +10,10 @@ use crate::message::Answer;
 const BUDGET: u64 = 3 << 20;
 
 fn big(queue: &str, kib: usize) -> AddJob {
-    AddJob { body: vec![b'x'; kib << 10].as_slice().into(), ..job(queue, "") }
+    AddJob {
+        body: vec![b'x'; kib << 10].as_slice().into(),
+        ..job(queue, "")
+    }
 }
 
 fn add(scene: &mut Scene, add: AddJob) -> Answer {
@@ -27,7 +30,10 @@ fn all_that_is_charged_is_released() {
     for i in 0..50 {
         scene.add_with(big(&format!("{i}{}", "x".repeat(100)), 1));
     }
-    let ids: Vec<_> = (0..50).flat_map(|i| scene.get(&[&format!("{i}{}", "x".repeat(100))], 1)).map(|job| job.handed.id).collect();
+    let ids: Vec<_> = (0..50)
+        .flat_map(|i| scene.get(&[&format!("{i}{}", "x".repeat(100))], 1))
+        .map(|job| job.handed.id)
+        .collect();
     assert!(scene.home.memory.used() > 50 * (1024 + 100 + JOB_BYTES));
     scene.ids(IdVerb::Acknowledge, &ids);
     scene.pass(400_000);
@@ -38,7 +44,11 @@ fn all_that_is_charged_is_released() {
 fn a_small_budget_holds_small_jobs_by_the_thousand() {
     let mut scene = Scene::with_memory(Memory::new(BUDGET));
     let mut held = 0;
-    while !is_refused(&scene.home.request(scene.now, Scene::new().ticket(), Request::Add(job("q", "twelve bytes")))) {
+    while !is_refused(&scene.home.request(
+        scene.now,
+        Scene::new().ticket(),
+        Request::Add(job("q", "twelve bytes")),
+    )) {
         held += 1;
     }
     scene.check();
@@ -50,9 +60,18 @@ fn a_small_budget_holds_small_jobs_by_the_thousand() {
 fn delivered_at_most_once_jobs_are_evicted_oldest_first_and_nothing_else() {
     let mut scene = Scene::with_memory(Memory::new(BUDGET));
     let keep = scene.add_with(big("q", 1000));
-    let first = scene.add_with(AddJob { retry_s: 0, ..big("o", 700) });
-    let second = scene.add_with(AddJob { retry_s: 0, ..big("o", 700) });
-    assert!(is_refused(&add(&mut scene, big("q", 1000))), "undelivered jobs are never dropped");
+    let first = scene.add_with(AddJob {
+        retry_s: 0,
+        ..big("o", 700)
+    });
+    let second = scene.add_with(AddJob {
+        retry_s: 0,
+        ..big("o", 700)
+    });
+    assert!(
+        is_refused(&add(&mut scene, big("q", 1000))),
+        "undelivered jobs are never dropped"
+    );
     scene.get(&["o"], 2);
     scene.home.set_evicts(false);
     assert!(is_refused(&add(&mut scene, big("q", 1000))), "noeviction");
@@ -68,8 +87,14 @@ fn addjobs_wait_for_a_loan_in_order_and_are_refused_when_there_is_none() {
     memory.set_may_borrow(true);
     let mut scene = Scene::with_memory(memory);
     let tickets: Vec<_> = [900, 900, 10, 900].map(|kib| (scene.ticket(), kib)).into();
-    let answers: Vec<_> = tickets.iter().map(|&(ticket, kib)| scene.request_as(ticket, Request::Add(big("q", kib)))).collect();
-    assert!(matches!(answers.as_slice(), [Answer::Id(_), Answer::Waiting, Answer::Waiting, Answer::Waiting]));
+    let answers: Vec<_> = tickets
+        .iter()
+        .map(|&(ticket, kib)| scene.request_as(ticket, Request::Add(big("q", kib))))
+        .collect();
+    assert!(matches!(
+        answers.as_slice(),
+        [Answer::Id(_), Answer::Waiting, Answer::Waiting, Answer::Waiting]
+    ));
     assert!(scene.home.waiting_bytes() > 1810 << 10);
     scene.home.memory.set_budget(2 << 20);
     scene.home.memory_lent(scene.now);
@@ -89,7 +114,10 @@ fn a_waiting_addjob_can_be_cancelled() {
     memory.set_may_borrow(true);
     let mut scene = Scene::with_memory(memory);
     let ticket = scene.ticket();
-    assert!(matches!(scene.request_as(ticket, Request::Add(once("q", ""))), Answer::Waiting));
+    assert!(matches!(
+        scene.request_as(ticket, Request::Add(once("q", ""))),
+        Answer::Waiting
+    ));
     scene.cancel(ticket);
     assert!(matches!(scene.late(ticket).as_slice(), [Answer::Nothing]));
     assert_eq!(scene.home.waiting_bytes(), 0);
@@ -102,7 +130,10 @@ fn enqueue_and_nack_are_refused_over_the_limit() {
     scene.get_one("q");
     scene.home.memory.set_budget(10);
     for verb in [IdVerb::Enqueue, IdVerb::Nack] {
-        assert!(is_refused(&scene.request(Request::Ids { verb, ids: smallvec::smallvec![id] })));
+        assert!(is_refused(&scene.request(Request::Ids {
+            verb,
+            ids: smallvec::smallvec![id]
+        })));
     }
     assert_eq!(scene.ids(IdVerb::Acknowledge, &[id]), 1);
 }
@@ -111,11 +142,35 @@ fn enqueue_and_nack_are_refused_over_the_limit() {
 fn maxlen_and_pause_are_checked_before_memory() {
     let mut scene = Scene::with_memory(Memory::new(BUDGET));
     scene.add("q", "");
-    let answer = add(&mut scene, AddJob { max_len: Some(1), ..big("q", 9000) });
+    let answer = add(
+        &mut scene,
+        AddJob {
+            max_len: Some(1),
+            ..big("q", 9000)
+        },
+    );
     assert!(matches!(answer, Answer::Error(CommandError::MaxLen)));
     scene.offered(&["q"], 1, crate::message::Patience::Jobs);
-    let answer = add(&mut scene, AddJob { max_len: Some(1), ..job("q", "") });
-    assert!(matches!(answer, Answer::Error(CommandError::MaxLen)), "reserved jobs count");
+    let answer = add(
+        &mut scene,
+        AddJob {
+            max_len: Some(1),
+            ..job("q", "")
+        },
+    );
+    assert!(
+        matches!(answer, Answer::Error(CommandError::MaxLen)),
+        "reserved jobs count"
+    );
     scene.get(&["q"], 1);
-    assert!(matches!(add(&mut scene, AddJob { max_len: Some(2), ..job("q", "") }), Answer::Id(_)));
+    assert!(matches!(
+        add(
+            &mut scene,
+            AddJob {
+                max_len: Some(2),
+                ..job("q", "")
+            }
+        ),
+        Answer::Id(_)
+    ));
 }

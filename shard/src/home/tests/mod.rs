@@ -7,5 +7,4 @@ mod memory;
 mod offers;
 mod pause;
 mod queues;
-mod random;
 mod waiting;

@@ -3,9 +3,9 @@
 use crate::commands::view::JobState::{Active, Queued};
 use crate::commands::{IdVerb, Request};
 use crate::home::testing::{Scene, bodies, take};
+use crate::message::Answer;
 use crate::message::Manner::{Deliver, Offer};
 use crate::message::Patience::{self, Jobs, Reserved};
-use crate::message::Answer;
 
 #[test]
 fn an_offered_job_counts_as_queued_and_is_not_to_be_had() {
@@ -80,7 +80,11 @@ fn a_paused_queue_refuses_claims_and_keeps_the_job() {
     assert_eq!(scene.state(id), Some(Queued));
     assert_eq!(scene.home.gauges().reserved, 0);
     scene.pause("q", false, false);
-    assert_eq!(scene.late_offers(ticket)[0].id, id, "it waits on and is offered again");
+    assert_eq!(
+        scene.late_offers(ticket)[0].id,
+        id,
+        "it waits on and is offered again"
+    );
     assert_eq!(scene.claim(ticket, &ids).len(), 1);
 }
 
@@ -105,7 +109,14 @@ fn an_offered_waiter_is_not_served_again_before_it_claims() {
     let first = scene.wait(&["q"], 5, Offer, Jobs);
     let one = scene.add("q", "1");
     scene.add("q", "2");
-    assert_eq!(scene.late_offers(first).iter().map(|offer| offer.id).collect::<Vec<_>>(), [one]);
+    assert_eq!(
+        scene
+            .late_offers(first)
+            .iter()
+            .map(|offer| offer.id)
+            .collect::<Vec<_>>(),
+        [one]
+    );
     assert_eq!(bodies(&scene.get(&["q"], 1)), ["2"]);
     assert_eq!(scene.claim(first, &[one]).len(), 1);
     scene.add("q", "3");
@@ -144,7 +155,11 @@ fn nohang_ends_when_the_reservations_of_then_are_claimed() {
     for manner in [Deliver, Offer] {
         let ticket = scene.wait(&["q", "r"], 1, manner, Reserved);
         scene.cancel(ticket);
-        assert_eq!(scene.late(ticket).len(), usize::from(manner == Deliver), "offers are cancelled silently");
+        assert_eq!(
+            scene.late(ticket).len(),
+            usize::from(manner == Deliver),
+            "offers are cancelled silently"
+        );
     }
     let ticket = scene.wait(&["q", "r"], 1, Deliver, Reserved);
     let offered = scene.wait(&["q"], 1, Offer, Reserved);
@@ -163,7 +178,11 @@ fn nohang_does_not_wait_for_later_reservations() {
     let earlier = scene.wait(&["q"], 1, Offer, Jobs);
     let ticket = scene.wait(&["q"], 1, Deliver, Reserved);
     scene.cancel(first);
-    assert_eq!(scene.late_offers(earlier).len(), 1, "returned, and reserved anew for the earlier one");
+    assert_eq!(
+        scene.late_offers(earlier).len(),
+        1,
+        "returned, and reserved anew for the earlier one"
+    );
     assert!(matches!(scene.late(ticket).as_slice(), [Answer::Nothing]));
 }
 

@@ -6,22 +6,34 @@ use crate::commands::{AddJob, IdVerb, Pause, Request};
 use crate::error::CommandError;
 use crate::home::testing::{Scene, bodies, job, once};
 use crate::limits::UPKEEP_STEP;
+use crate::message::Answer;
 use crate::message::Manner::Deliver;
 use crate::message::Patience::Jobs;
-use crate::message::Answer;
 use crate::wire::Blob;
 
 #[test]
 fn it_replaces_the_state_and_creates_a_queue_only_to_close_it() {
     let mut scene = Scene::new();
-    let pause = |state| Request::Pause(Pause { queue: Blob::from("q"), state, broadcast: true });
+    let pause = |state| {
+        Request::Pause(Pause {
+            queue: Blob::from("q"),
+            state,
+            broadcast: true,
+        })
+    };
     for (state, after) in [(None, false), (Some(PauseState::default()), false)] {
         assert!(matches!(scene.request(pause(state)), Answer::Pause(now) if now.any() == after));
         assert!(scene.stat("q").is_none());
     }
     scene.pause("q", true, false);
     scene.pause("q", false, true);
-    assert_eq!(scene.stat("q").unwrap().pause, PauseState { input: false, output: true });
+    assert_eq!(
+        scene.stat("q").unwrap().pause,
+        PauseState {
+            input: false,
+            output: true
+        }
+    );
     assert!(matches!(scene.request(pause(None)), Answer::Pause(now) if now.output));
 }
 
@@ -31,10 +43,22 @@ fn paused_in_refuses_new_jobs_and_skips_ids() {
     let id = scene.add("q", "");
     scene.get_one("q");
     scene.pause("q", true, false);
-    assert!(matches!(scene.request(Request::Add(job("q", ""))), Answer::Error(CommandError::Paused)));
+    assert!(matches!(
+        scene.request(Request::Add(job("q", ""))),
+        Answer::Error(CommandError::Paused)
+    ));
     for verb in [IdVerb::Enqueue, IdVerb::Nack] {
-        let answer = scene.request(Request::Ids { verb, ids: smallvec::smallvec![id] });
-        assert!(matches!(answer, Answer::Entered { counted: 0, paused: 1 }));
+        let answer = scene.request(Request::Ids {
+            verb,
+            ids: smallvec::smallvec![id],
+        });
+        assert!(matches!(
+            answer,
+            Answer::Entered {
+                counted: 0,
+                paused: 1
+            }
+        ));
     }
     assert_eq!(scene.state(id), Some(Active));
 }
@@ -46,12 +70,18 @@ fn what_falls_due_while_paused_in_waits_and_enters_in_order() {
     scene.get_one("q");
     let back = scene.add("q", "back");
     let handed = scene.get_one("q").handed;
-    scene.add_with(AddJob { delay_s: 3, ..once("q", "delayed") });
+    scene.add_with(AddJob {
+        delay_s: 3,
+        ..once("q", "delayed")
+    });
     scene.pause("q", true, false);
     scene.undelivered(handed);
     scene.pass(30_000);
     assert_eq!(scene.length("q"), 0);
-    assert_eq!((scene.state(leased), scene.state(back)), (Some(Active), Some(Active)));
+    assert_eq!(
+        (scene.state(leased), scene.state(back)),
+        (Some(Active), Some(Active))
+    );
     assert_eq!(scene.show(leased).unwrap().next_requeue_ms, Some(0));
     scene.pause("q", false, false);
     let jobs = scene.get(&["q"], 9);
@@ -94,13 +124,21 @@ fn paused_out_keeps_jobs_and_waiters_apart() {
 fn opening_both_ways_serves_in_steps_and_in_order() {
     let mut scene = Scene::new();
     let many = 3 * UPKEEP_STEP;
-    (0..many).for_each(|i| _ = scene.add_with(AddJob { delay_s: 1, ..job("q", &i.to_string()) }));
+    (0..many).for_each(|i| {
+        _ = scene.add_with(AddJob {
+            delay_s: 1,
+            ..job("q", &i.to_string())
+        })
+    });
     scene.pause("q", true, true);
     scene.pass(1_000);
     let tickets: Vec<_> = (0..many).map(|_| scene.wait(&["q"], 1, Deliver, Jobs)).collect();
     scene.pause("q", false, false);
     let served = scene.home.gauges();
-    assert!(served.waiters >= (many - UPKEEP_STEP) as u64, "one step at a time");
+    assert!(
+        served.waiters >= (many - UPKEEP_STEP) as u64,
+        "one step at a time"
+    );
     let late = scene.wait(&["q"], 1, Deliver, Jobs);
     let last = scene.add("q", "last");
     scene.settle();
@@ -114,7 +152,12 @@ fn opening_both_ways_serves_in_steps_and_in_order() {
 fn closing_again_in_between_stops_the_entering() {
     let mut scene = Scene::new();
     let many = 2 * UPKEEP_STEP;
-    (0..many).for_each(|_| _ = scene.add_with(AddJob { delay_s: 1, ..job("q", "") }));
+    (0..many).for_each(|_| {
+        _ = scene.add_with(AddJob {
+            delay_s: 1,
+            ..job("q", "")
+        })
+    });
     scene.pause("q", true, false);
     scene.pass(1_000);
     scene.pause("q", false, false);

@@ -37,15 +37,22 @@ fn an_idle_queue_is_collected_after_five_minutes() {
 #[test]
 fn jobs_waiters_and_pause_keep_a_queue() {
     let mut scene = Scene::new();
-    scene.add_with(crate::commands::AddJob { delay_s: 900, ..job("delayed", "") });
+    scene.add_with(crate::commands::AddJob {
+        delay_s: 900,
+        ..job("delayed", "")
+    });
     let ticket = scene.wait(&["awaited"], 1, Deliver, Jobs);
     scene.pause("paused", true, false);
     scene.pass(800_000);
-    ["delayed", "awaited", "paused"].iter().for_each(|queue| assert!(scene.stat(queue).is_some(), "{queue}"));
+    ["delayed", "awaited", "paused"]
+        .iter()
+        .for_each(|queue| assert!(scene.stat(queue).is_some(), "{queue}"));
     scene.cancel(ticket);
     scene.pause("paused", false, false);
     scene.pass(700_000);
-    ["delayed", "awaited", "paused"].iter().for_each(|queue| assert!(scene.stat(queue).is_none(), "{queue}"));
+    ["delayed", "awaited", "paused"]
+        .iter()
+        .for_each(|queue| assert!(scene.stat(queue).is_none(), "{queue}"));
 }
 
 #[test]

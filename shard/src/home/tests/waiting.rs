@@ -2,9 +2,9 @@
 
 use crate::commands::{IdVerb, Request};
 use crate::home::testing::{Scene, bodies, job, take};
+use crate::message::Answer;
 use crate::message::Manner::Deliver;
 use crate::message::Patience::{self, Jobs, Reserved};
-use crate::message::Answer;
 
 #[test]
 fn waiters_are_served_in_blocking_order() {
@@ -48,7 +48,10 @@ fn every_way_into_a_queue_serves_a_waiter() {
     scene.ids(IdVerb::Enqueue, &[id]);
     assert_eq!(scene.late_jobs(ticket)[0].handed.delivery, 5);
     let ticket = scene.wait(&["d"], 1, Deliver, Jobs);
-    scene.add_with(crate::commands::AddJob { delay_s: 1, ..job("d", "late") });
+    scene.add_with(crate::commands::AddJob {
+        delay_s: 1,
+        ..job("d", "late")
+    });
     assert!(scene.late(ticket).is_empty());
     scene.pass(1_000);
     assert_eq!(bodies(&scene.late_jobs(ticket)), ["late"]);
@@ -65,7 +68,11 @@ fn a_cancelled_wait_ends_once() {
     let ticket = scene.wait(&["r"], 1, Deliver, Jobs);
     scene.add("r", "");
     scene.cancel(ticket);
-    assert_eq!(scene.late_jobs(ticket).len(), 1, "the jobs were on their way: the cancel is silent");
+    assert_eq!(
+        scene.late_jobs(ticket).len(),
+        1,
+        "the jobs were on their way: the cancel is silent"
+    );
 }
 
 #[test]
