@@ -125,7 +125,9 @@ impl Reference {
                 self.take(now_ms, (home, ticket), take)
             }
             Request::Ids { verb, ids } => self.ids(now_ms, *verb, ids),
-            Request::Show(id) => Answer::Job(self.find(now_ms, id).map(|id| Box::new(self.view(now_ms, &id)))),
+            Request::Show(id) => {
+                Answer::Job(self.find(now_ms, id).map(|id| Box::new(self.view(now_ms, &id))))
+            }
             Request::Working(id) => self.working(now_ms, id),
             Request::Length(queue) => Answer::Count(self.length(queue) as i64),
             Request::Peek(peek) => self.peek(now_ms, &peek.queue, peek.count),
@@ -138,16 +140,29 @@ impl Reference {
     fn add(&mut self, now: Now, add: &AddJob, actual: &Answer) -> Answer {
         let now_ms = now.mono().0;
         if let Some(queue) = self.queues.get(add.queue.as_slice()) {
-            if add.max_len.is_some_and(|max_len| self.length(&add.queue) >= max_len) {
+            if add
+                .max_len
+                .is_some_and(|max_len| self.length(&add.queue) >= max_len)
+            {
                 return Answer::Error(CommandError::MaxLen);
             }
             if queue.pause.input {
                 return Answer::Error(CommandError::Paused);
             }
         }
-        let Answer::Id(id) = actual else { panic!("an ADDJOB that should succeed was answered {actual:?}") };
-        assert_eq!(id.slot(), Slot::of_queue(&add.queue), "an ID names the slot of its queue");
-        assert_eq!(id.at_least_once(), add.retry_s > 0, "an ID says how often the job is delivered");
+        let Answer::Id(id) = actual else {
+            panic!("an ADDJOB that should succeed was answered {actual:?}")
+        };
+        assert_eq!(
+            id.slot(),
+            Slot::of_queue(&add.queue),
+            "an ID names the slot of its queue"
+        );
+        assert_eq!(
+            id.at_least_once(),
+            add.retry_s > 0,
+            "an ID says how often the job is delivered"
+        );
         self.find_or_create(now_ms, &add.queue);
         let last = self.last_ctime.entry(id.slot().home(self.shards)).or_default();
         *last = (now.wall_ms() * 1_000_000).max(*last + 1);
@@ -157,7 +172,11 @@ impl Reference {
             ctime: *last,
             add: add.clone(),
             expires_at: after(add.ttl_s),
-            enters_at: if add.delay_s > 0 { after(add.delay_s) } else { NEVER },
+            enters_at: if add.delay_s > 0 {
+                after(add.delay_s)
+            } else {
+                NEVER
+            },
             nacks: 0,
             additional_deliveries: 0,
             deliveries: 0,
@@ -173,7 +192,11 @@ impl Reference {
     }
 
     fn take(&mut self, now: u64, asker: Asker, take: &Take) -> Answer {
-        let known: Vec<(u32, Vec<u8>)> = take.queues.iter().map(|(place, name)| (*place, name.to_vec())).collect();
+        let known: Vec<(u32, Vec<u8>)> = take
+            .queues
+            .iter()
+            .map(|(place, name)| (*place, name.to_vec()))
+            .collect();
         if take.manner == Manner::Deliver {
             let jobs = self.hand_out_pass(now, &known, take.count);
             if !jobs.is_empty() {
@@ -183,25 +206,40 @@ impl Reference {
                 return Answer::Nothing;
             }
         }
-        let has_reservations = |queue: &[u8]| self.jobs.values().any(|job| job.queue == queue && job.is_reserved());
+        let has_reservations = |queue: &[u8]| {
+            self.jobs
+                .values()
+                .any(|job| job.queue == queue && job.is_reserved())
+        };
         let paused_out = |queue: &[u8]| self.queues.get(queue).is_some_and(|queue| queue.pause.output);
         let seats: Vec<(u32, Vec<u8>)> = match take.patience {
             Patience::None => Vec::new(),
             Patience::Jobs => known.clone(),
-            Patience::Reserved => {
-                known.iter().filter(|(_, queue)| has_reservations(queue) && !paused_out(queue)).cloned().collect()
-            }
+            Patience::Reserved => known
+                .iter()
+                .filter(|(_, queue)| has_reservations(queue) && !paused_out(queue))
+                .cloned()
+                .collect(),
         };
         let watches: Vec<Vec<u8>> = match take.patience {
             Patience::Reserved => seats.iter().map(|(_, queue)| queue.clone()).collect(),
             _ => Vec::new(),
         };
         if take.patience == Patience::Jobs {
-            take.queues.iter().for_each(|(_, queue)| self.find_or_create(now, queue));
+            take.queues
+                .iter()
+                .for_each(|(_, queue)| self.find_or_create(now, queue));
         }
         let last_reservation = self.reservations;
-        let waiter =
-            Waiter { asker, take: take.clone(), phase: Phase::Waiting, seats, watches, last_reservation, flushed: false };
+        let waiter = Waiter {
+            asker,
+            take: take.clone(),
+            phase: Phase::Waiting,
+            seats,
+            watches,
+            last_reservation,
+            flushed: false,
+        };
         self.waiters.push(waiter);
         if take.manner == Manner::Offer {
             let offers = self.offer_pass(now, &known, take.count, asker);
@@ -252,7 +290,9 @@ impl Reference {
     }
 
     fn working(&mut self, now: u64, id: &JobId) -> Answer {
-        let Some(id) = self.find(now, id) else { return Answer::Error(CommandError::NoJob) };
+        let Some(id) = self.find(now, id) else {
+            return Answer::Error(CommandError::NoJob);
+        };
         let job = &self.jobs[&id];
         let retry_s = job.add.retry_s;
         let life_ms = u64::from(job.add.ttl_s) * 1000;
@@ -272,7 +312,9 @@ impl Reference {
         if state.is_some_and(PauseState::any) {
             self.find_or_create(now, queue);
         }
-        let Some(place) = self.queues.get_mut(queue.as_slice()) else { return Answer::Pause(PauseState::default()) };
+        let Some(place) = self.queues.get_mut(queue.as_slice()) else {
+            return Answer::Pause(PauseState::default());
+        };
         if let Some(state) = state {
             place.pause = state;
             self.opened(now, queue);
@@ -283,7 +325,10 @@ impl Reference {
     /// What waited for a way to open goes on: first what enters, then what leaves.
     fn opened(&mut self, now: u64, queue: &[u8]) {
         if !self.queues[queue].pause.input {
-            let held = self.jobs.iter().filter(|(_, job)| job.queue == queue && job.place == Place::Held);
+            let held = self
+                .jobs
+                .iter()
+                .filter(|(_, job)| job.queue == queue && job.place == Place::Held);
             for id in held.map(|(id, _)| *id).collect::<Vec<_>>() {
                 self.enter_quietly(now, &id, Entry::Plain);
             }
@@ -298,7 +343,10 @@ impl Reference {
             ids.reverse();
         }
         ids.truncate(count.unsigned_abs() as usize);
-        Answer::Peeked { jobs: ids.iter().map(|id| self.describe(id, 0)).collect(), next: None }
+        Answer::Peeked {
+            jobs: ids.iter().map(|id| self.describe(id, 0)).collect(),
+            next: None,
+        }
     }
 
     fn stat(&mut self, now: u64, name: &Blob, actual: &Answer) -> Answer {
@@ -307,7 +355,9 @@ impl Reference {
             self.queues.remove(name);
         }
         let (length, blocked) = (self.length(name), self.waiting_at(name).count() as u64);
-        let Some(queue) = self.queues.get_mut(name) else { return Answer::Queue(None) };
+        let Some(queue) = self.queues.get_mut(name) else {
+            return Answer::Queue(None);
+        };
         if let (true, Answer::Queue(Some(actual))) = (queue.uncertain, actual) {
             (queue.jobs_in, queue.jobs_out) = (actual.jobs_in, actual.jobs_out);
             queue.created_at = now - actual.age_s * 1000;
@@ -329,12 +379,17 @@ impl Reference {
         let now = now.mono().0;
         let Some(waiter) = self.waiters.iter().find(|waiter| waiter.asker == asker) else {
             // It ended while the claim was on its way, and who claims waits for more than a refusal.
-            return self.ends.extend([(asker.1, Answer::Jobs(Vec::new())), (asker.1, Answer::Nothing)]);
+            return self
+                .ends
+                .extend([(asker.1, Answer::Jobs(Vec::new())), (asker.1, Answer::Nothing)]);
         };
         if waiter.phase == Phase::Waiting {
             return self.ends.push((asker.1, Answer::Jobs(Vec::new())));
         }
-        let jobs: Vec<Delivered> = ids.iter().filter_map(|id| self.claim_one(now, asker, id)).collect();
+        let jobs: Vec<Delivered> = ids
+            .iter()
+            .filter_map(|id| self.claim_one(now, asker, id))
+            .collect();
         if !jobs.is_empty() {
             self.waiter_mut(asker).phase = Phase::Served;
         }
@@ -346,7 +401,12 @@ impl Reference {
 
     fn claim_one(&mut self, now: u64, asker: Asker, id: &JobId) -> Option<Delivered> {
         let id = self.find(now, id)?;
-        let Place::Reserved { asker: holder, place, .. } = self.jobs[&id].place else { return None };
+        let Place::Reserved {
+            asker: holder, place, ..
+        } = self.jobs[&id].place
+        else {
+            return None;
+        };
         if holder != asker {
             return None;
         }
@@ -401,7 +461,9 @@ impl Reference {
     pub fn undelivered(&mut self, now: Now, jobs: &[Handed]) {
         let now = now.mono().0;
         for handed in jobs {
-            let Some(id) = self.find(now, &handed.id) else { continue };
+            let Some(id) = self.find(now, &handed.id) else {
+                continue;
+            };
             let job = self.jobs.get_mut(&id).expect("it was found");
             if job.place != Place::Leased || job.deliveries != handed.delivery {
                 continue;
@@ -447,7 +509,9 @@ impl Reference {
         let before = self.ends.len();
         while !due.is_empty() {
             let next = actual.get(self.ends.len() - before);
-            let place = due.iter().position(|id| next.is_some_and(|end| self.leads_to(id, now, end)));
+            let place = due
+                .iter()
+                .position(|id| next.is_some_and(|end| self.leads_to(id, now, end)));
             let id = due.remove(place.unwrap_or(0));
             // What was removed on the way is gone.
             let Some(job) = self.jobs.get(&id) else { continue };
@@ -467,20 +531,32 @@ impl Reference {
         match answer {
             Answer::Jobs(jobs) => jobs.iter().any(|job| job.handed.id == *id),
             Answer::Offers(offers) => offers.iter().any(|offer| offer.id == *id),
-            _ => self.jobs.get(id).is_some_and(|job| job.expires_at <= now && job.is_reserved()),
+            _ => self
+                .jobs
+                .get(id)
+                .is_some_and(|job| job.expires_at <= now && job.is_reserved()),
         }
     }
 
     /// When the next timer of a shard's jobs is due.
     pub fn next_deadline(&self, shard: ShardNo) -> Option<u64> {
-        let here = self.jobs.iter().filter(|(id, _)| id.slot().home(self.shards) == shard);
+        let here = self
+            .jobs
+            .iter()
+            .filter(|(id, _)| id.slot().home(self.shards) == shard);
         here.map(|(_, job)| job.deadline()).min()
     }
 
     /// Reservations and unfinished GETJOBs: none is left when nothing is under way.
     pub fn unfinished(&self) -> Vec<String> {
-        let reserved = self.jobs.iter().filter(|(_, job)| job.is_reserved()).map(|(id, job)| format!("{id} {job:?}"));
-        reserved.chain(self.waiters.iter().map(|waiter| format!("{waiter:?}"))).collect()
+        let reserved = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.is_reserved())
+            .map(|(id, job)| format!("{id} {job:?}"));
+        reserved
+            .chain(self.waiters.iter().map(|waiter| format!("{waiter:?}")))
+            .collect()
     }
 
     /// Queues of which a job is to be had while somebody stands in line for it.
@@ -562,7 +638,11 @@ impl Reference {
         job.place = Place::Leased;
         job.delivered = true;
         job.deliveries += 1;
-        job.enters_at = if job.add.retry_s == 0 { NEVER } else { now + u64::from(job.add.retry_s) * 1000 };
+        job.enters_at = if job.add.retry_s == 0 {
+            NEVER
+        } else {
+            now + u64::from(job.add.retry_s) * 1000
+        };
         let queue = self.queues.get_mut(&job.queue).expect("a job has its queue");
         queue.jobs_out += 1;
         queue.touched_at = now;
@@ -584,7 +664,10 @@ impl Reference {
         Delivered {
             place,
             queue: job.add.queue.clone(),
-            handed: Handed { id: *id, delivery: job.deliveries },
+            handed: Handed {
+                id: *id,
+                delivery: job.deliveries,
+            },
             body: job.add.body.clone(),
             nacks: job.nacks,
             additional_deliveries: job.additional_deliveries,
@@ -598,13 +681,19 @@ impl Reference {
         let next_requeue_ms = match job.place {
             Place::Held => Some(0),
             Place::Queued | Place::Reserved { .. } => (retry_ms > 0).then_some(retry_ms),
-            Place::Idle | Place::Leased => (job.enters_at != NEVER).then(|| job.enters_at.saturating_sub(now)),
+            Place::Idle | Place::Leased => {
+                (job.enters_at != NEVER).then(|| job.enters_at.saturating_sub(now))
+            }
         };
         let sooner = next_requeue_ms.filter(|_| !job.is_queued()).unwrap_or(NEVER);
         JobView {
             id: *id,
             queue: job.add.queue.clone(),
-            state: if job.is_queued() { JobState::Queued } else { JobState::Active },
+            state: if job.is_queued() {
+                JobState::Queued
+            } else {
+                JobState::Active
+            },
             replicate: job.add.replicate,
             ttl_s: left_ms.div_ceil(1000),
             ctime: job.ctime,
@@ -637,7 +726,10 @@ impl Reference {
     fn may_be_collected(&self, now: u64, name: &[u8]) -> bool {
         self.queues.get(name).is_some_and(|queue| {
             let used = self.jobs.values().any(|job| job.queue == name)
-                || self.waiters.iter().any(|waiter| waiter.seats.iter().any(|(_, seat)| seat == name));
+                || self
+                    .waiters
+                    .iter()
+                    .any(|waiter| waiter.seats.iter().any(|(_, seat)| seat == name));
             !used && !queue.pause.any() && now - queue.touched_at > IDLE_QUEUE_MS
         })
     }
@@ -702,7 +794,9 @@ impl Reference {
 
     fn hand_out_pass(&mut self, now: u64, queues: &[(u32, Vec<u8>)], count: u32) -> Vec<Delivered> {
         let mut jobs = Vec::new();
-        self.take_pass(now, queues, count, |this, place, id| jobs.push(this.hand_out(now, &id, place)));
+        self.take_pass(now, queues, count, |this, place, id| {
+            jobs.push(this.hand_out(now, &id, place))
+        });
         jobs
     }
 
@@ -719,12 +813,19 @@ impl Reference {
 
     fn waiting_at<'a>(&'a self, queue: &'a [u8]) -> impl Iterator<Item = &'a Waiter> {
         let sits = move |waiter: &&Waiter| waiter.seats.iter().any(|(_, seat)| seat == queue);
-        self.waiters.iter().filter(|waiter| waiter.phase == Phase::Waiting).filter(sits)
+        self.waiters
+            .iter()
+            .filter(|waiter| waiter.phase == Phase::Waiting)
+            .filter(sits)
     }
 
     fn can_serve(&self, queue: &[u8]) -> bool {
         let open = self.queues.get(queue).is_some_and(|queue| !queue.pause.output);
-        let has_jobs = || self.jobs.values().any(|job| job.queue == queue && job.place == Place::Queued);
+        let has_jobs = || {
+            self.jobs
+                .values()
+                .any(|job| job.queue == queue && job.place == Place::Queued)
+        };
         open && has_jobs() && self.waiting_at(queue).next().is_some()
     }
 
@@ -756,7 +857,12 @@ impl Reference {
 
     /// Ends the wait of those that waited only for reservations of this queue that are over now.
     fn settle(&mut self, queue: &[u8]) {
-        let oldest = self.jobs.values().filter(|job| job.queue == queue).filter_map(Job::reservation).min();
+        let oldest = self
+            .jobs
+            .values()
+            .filter(|job| job.queue == queue)
+            .filter_map(Job::reservation)
+            .min();
         for asker in self.waiters.iter().map(|waiter| waiter.asker).collect::<Vec<_>>() {
             let waiter = self.waiter_mut(asker);
             if oldest.is_some_and(|oldest| oldest <= waiter.last_reservation) {
@@ -771,7 +877,11 @@ impl Reference {
     }
 
     fn may_wait(&self, asker: Asker) -> bool {
-        let waiter = self.waiters.iter().find(|waiter| waiter.asker == asker).expect("it is there");
+        let waiter = self
+            .waiters
+            .iter()
+            .find(|waiter| waiter.asker == asker)
+            .expect("it is there");
         match waiter.take.patience {
             Patience::None => false,
             Patience::Reserved => !waiter.watches.is_empty(),
@@ -791,7 +901,10 @@ impl Reference {
     }
 
     fn waiter_mut(&mut self, asker: Asker) -> &mut Waiter {
-        self.waiters.iter_mut().find(|waiter| waiter.asker == asker).expect("it is there")
+        self.waiters
+            .iter_mut()
+            .find(|waiter| waiter.asker == asker)
+            .expect("it is there")
     }
 
     fn forget(&mut self, asker: Asker) {

@@ -34,7 +34,9 @@ pub struct Plan {
 impl Plan {
     /// Whether all that home shards are told is seen: the reference is asked only then.
     pub fn is_exact(&self) -> bool {
-        self.sessions_on.iter().all(|shard| !self.queues_on.contains(shard))
+        self.sessions_on
+            .iter()
+            .all(|shard| !self.queues_on.contains(shard))
     }
 }
 
@@ -72,7 +74,11 @@ impl Drop for Run {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("the last steps of this run:");
-            self.node.watch.history.iter().for_each(|line| eprintln!("  {line}"));
+            self.node
+                .watch
+                .history
+                .iter()
+                .for_each(|line| eprintln!("  {line}"));
             eprintln!("to repeat it: SHARDQ_SEED={} (plan: {:?})", self.seed, self.plan);
         }
     }
@@ -81,8 +87,16 @@ impl Drop for Run {
 impl Run {
     pub fn new(seed: u64, plan: Plan) -> Self {
         let mut chance = Chance::new(seed);
-        let settings = Settings { maxmemory: 0, ..Settings::default() };
-        let node = Node::new(plan.shards, seed, &settings, Witness::new(plan.shards, plan.is_exact()));
+        let settings = Settings {
+            maxmemory: 0,
+            ..Settings::default()
+        };
+        let node = Node::new(
+            plan.shards,
+            seed,
+            &settings,
+            Witness::new(plan.shards, plan.is_exact()),
+        );
         let mut queues = Vec::new();
         for &shard in &plan.queues_on {
             queues.push(queue_on("a", shard, plan.shards));
@@ -117,7 +131,13 @@ impl Run {
             self.look();
         }
         self.finish();
-        let kinds = self.node.watch.kinds.iter().map(|(kind, count)| (*kind, *count)).collect();
+        let kinds = self
+            .node
+            .watch
+            .kinds
+            .iter()
+            .map(|(kind, count)| (*kind, *count))
+            .collect();
         (self.ledger.added(), kinds)
     }
 
@@ -144,7 +164,10 @@ impl Run {
         let shard = *self.chance.pick(&self.plan.sessions_on);
         let client = self.node.connect_to(shard);
         self.node.clients[client].kernel_takes_all = self.chance.percent(60);
-        self.actors.push(Actor { client, sent: VecDeque::new() });
+        self.actors.push(Actor {
+            client,
+            sent: VecDeque::new(),
+        });
         self.note(format!("client {client} connects to shard {shard}"));
     }
 
@@ -170,13 +193,19 @@ impl Run {
             self.flush_open = true;
             self.flushed_ever = true;
         }
-        self.actors[actor].sent.push_back((command.kind, self.node.now.mono_us));
+        self.actors[actor]
+            .sent
+            .push_back((command.kind, self.node.now.mono_us));
         self.node.send(client, &command.bytes);
     }
 
     fn arrive(&mut self) {
         let client = self.actors[self.chance.below(self.actors.len())].client;
-        let most = if self.chance.percent(50) { usize::MAX } else { self.chance.between(1, 40) as usize };
+        let most = if self.chance.percent(50) {
+            usize::MAX
+        } else {
+            self.chance.between(1, 40) as usize
+        };
         self.node.arrive(client, most);
     }
 
@@ -200,7 +229,8 @@ impl Run {
         loop {
             self.node.tick(shard);
             ticks += 1;
-            assert!(ticks < 10_000, "shard {shard} always has something to do");
+            let next = self.node.shards[usize::from(shard)].next_deadline();
+            assert!(ticks < 10_000, "shard {shard} always has something to do, next at {next:?}");
             if !self.node.is_due(shard) {
                 break;
             }
@@ -210,7 +240,11 @@ impl Run {
 
     fn kernel_takes(&mut self) {
         let client = self.actors[self.chance.below(self.actors.len())].client;
-        let most = if self.chance.percent(50) { usize::MAX } else { self.chance.between(1, 60) as usize };
+        let most = if self.chance.percent(50) {
+            usize::MAX
+        } else {
+            self.chance.between(1, 60) as usize
+        };
         self.node.kernel_takes(client, most);
     }
 
@@ -218,7 +252,9 @@ impl Run {
         let us = match self.chance.below(20) {
             0 => self.chance.between(100_000, 8_000_000),
             1..14 => match self.node.next_event_us() {
-                Some(next) if next < self.node.now.mono_us + 2_000_000 => next.saturating_sub(self.node.now.mono_us),
+                Some(next) if next < self.node.now.mono_us + 2_000_000 => {
+                    next.saturating_sub(self.node.now.mono_us)
+                }
                 _ => self.chance.between(1, 300_000),
             },
             _ => self.chance.between(1, 20_000),
@@ -229,12 +265,20 @@ impl Run {
     fn disturb(&mut self) {
         match self.chance.below(3) {
             0 => {
-                let wall = self.node.now.wall_us as i64 + self.chance.between(0, 20_000_000_000) as i64 - 10_000_000_000;
+                let wall = self.node.now.wall_us as i64 + self.chance.between(0, 20_000_000_000) as i64
+                    - 10_000_000_000;
                 self.node.now.wall_us = wall as u64;
             }
             1 => {
-                let (from, to) = (self.chance.below(self.plan.shards.into()), self.chance.below(self.plan.shards.into()));
-                let delay_us = if self.chance.percent(30) { 0 } else { self.chance.between(0, 50_000) };
+                let (from, to) = (
+                    self.chance.below(self.plan.shards.into()),
+                    self.chance.below(self.plan.shards.into()),
+                );
+                let delay_us = if self.chance.percent(30) {
+                    0
+                } else {
+                    self.chance.between(0, 50_000)
+                };
                 self.node.delay_mesh(from as ShardNo, to as ShardNo, delay_us);
             }
             _ => {
@@ -260,7 +304,11 @@ impl Run {
             self.ledger.saw_part(&partial, *count);
         }
         let session = client.place.expect("it had a session");
-        self.died.push(Died { session, unanswered: actor.sent.into_iter().map(|(kind, _)| kind).collect(), partial });
+        self.died.push(Died {
+            session,
+            unanswered: actor.sent.into_iter().map(|(kind, _)| kind).collect(),
+            partial,
+        });
     }
 
     /// Does all that can be done without time passing.
@@ -269,7 +317,8 @@ impl Run {
             let mut done = self.node.answer_question();
             for client in 0..self.node.clients.len() {
                 done |= self.node.arrive(client, usize::MAX) > 0;
-                done |= self.node.clients[client].kernel_takes_all && self.node.kernel_takes(client, usize::MAX) > 0;
+                done |= self.node.clients[client].kernel_takes_all
+                    && self.node.kernel_takes(client, usize::MAX) > 0;
             }
             for (from, to) in self.node.arrived() {
                 self.node.deliver(from, to, 0);
@@ -307,15 +356,21 @@ impl Run {
             let client = self.actors[actor].client;
             while let Some(reply) = self.node.clients[client].next_reply() {
                 let sent = self.actors[actor].sent.pop_front();
-                let (kind, sent_us) = sent.unwrap_or_else(|| panic!("client {client} got {reply} without asking"));
+                let (kind, sent_us) =
+                    sent.unwrap_or_else(|| panic!("client {client} got {reply} without asking"));
                 self.replied(client, &kind, sent_us, reply);
             }
         }
         if self.plan.is_exact() {
             for &shard in &self.plan.queues_on {
                 let due = self.node.watch.reference.next_deadline(shard);
-                let planned = self.node.shards[usize::from(shard)].next_deadline().map(|deadline| deadline.0);
-                assert!(due.is_none() || planned <= due && planned.is_some(), "shard {shard} wakes at {planned:?}, {due:?} is due");
+                let planned = self.node.shards[usize::from(shard)]
+                    .next_deadline()
+                    .map(|deadline| deadline.0);
+                assert!(
+                    due.is_none() || planned <= due && planned.is_some(),
+                    "shard {shard} wakes at {planned:?}, {due:?} is due"
+                );
             }
         }
     }
@@ -326,14 +381,31 @@ impl Run {
         if self.plan.is_exact() && kind.asks_home() {
             let outcome = self.node.watch.next_outcome(session);
             let expected = replies::expected(kind, outcome);
-            assert_eq!(expected, reply, "client {client}, {kind:?}: left the reference, right the reply");
-            assert!(reply != Reply::NullArray || !outcome.has_unclaimed_offers(), "null in spite of offers");
+            assert_eq!(
+                expected, reply,
+                "client {client}, {kind:?}: left the reference, right the reply"
+            );
+            assert!(
+                reply != Reply::NullArray || !outcome.has_unclaimed_offers(),
+                "null in spite of offers"
+            );
             self.delivered.extend(outcome.jobs().map(|job| job.handed));
         }
-        if let (Kind::GetJob { ends_alone, timeout_ms, .. }, Reply::NullArray) = (kind, &reply) {
+        if let (
+            Kind::GetJob {
+                ends_alone,
+                timeout_ms,
+                ..
+            },
+            Reply::NullArray,
+        ) = (kind, &reply)
+        {
             assert!(*ends_alone || self.flushed_ever, "a GETJOB without end ended");
             let waited_ms = (self.node.now.mono_us - sent_us).div_ceil(1000);
-            assert!(waited_ms >= *timeout_ms || self.flushed_ever, "timeout after {waited_ms} ms, not {timeout_ms}");
+            assert!(
+                waited_ms >= *timeout_ms || self.flushed_ever,
+                "timeout after {waited_ms} ms, not {timeout_ms}"
+            );
         }
         let ids = self.ledger.replied(kind, sent_us, &reply);
         self.load.ids.extend(ids);
@@ -343,14 +415,21 @@ impl Run {
     /// Lets everything through. Nothing may be lost, nothing may be left.
     fn finish(&mut self) {
         self.note("the end begins".to_owned());
-        self.node.clients.iter_mut().for_each(|client| client.kernel_takes_all = true);
+        self.node
+            .clients
+            .iter_mut()
+            .for_each(|client| client.kernel_takes_all = true);
         for from in 0..self.plan.shards {
             (0..self.plan.shards).for_each(|to| self.node.delay_mesh(from, to, 0));
         }
         // Longer than any TIMEOUT.
         self.wait_ms(4_000);
         if self.plan.is_exact() {
-            assert_eq!(self.node.watch.reference.starving(), Vec::<String>::new(), "somebody waits for what is there");
+            assert_eq!(
+                self.node.watch.reference.starving(),
+                Vec::<String>::new(),
+                "somebody waits for what is there"
+            );
         }
         while !self.actors.is_empty() {
             self.leave(0);
@@ -361,7 +440,10 @@ impl Run {
         }
         if self.plan.is_exact() {
             let unfinished = self.node.watch.reference.unfinished();
-            assert!(unfinished.is_empty(), "reservations and GETJOBs are left over: {unfinished:?}");
+            assert!(
+                unfinished.is_empty(),
+                "reservations and GETJOBs are left over: {unfinished:?}"
+            );
             self.check_undone();
         }
         self.connect();
@@ -389,21 +471,44 @@ impl Run {
         // Longer than any lease or delay.
         self.wait_ms(10_000);
         for id in self.ledger.at_most_once_ids() {
-            self.ask(&format!("ENQUEUE {id}"), Kind::Ids { count: 1, removes: Vec::new() });
+            self.ask(
+                &format!("ENQUEUE {id}"),
+                Kind::Ids {
+                    count: 1,
+                    removes: Vec::new(),
+                },
+            );
         }
         let get = format!("GETJOB NOHANG COUNT 100 FROM {}", queues.join(" "));
-        let kind = Kind::GetJob { count: 100, ends_alone: true, timeout_ms: 0, with_counters: false };
+        let kind = Kind::GetJob {
+            count: 100,
+            ends_alone: true,
+            timeout_ms: 0,
+            with_counters: false,
+        };
         while let Reply::Array(jobs) = self.ask(&get, kind.clone()) {
             for job in jobs {
-                let Reply::Bulk(id) = &job.elements()[1] else { panic!("a job has an ID") };
+                let Reply::Bulk(id) = &job.elements()[1] else {
+                    panic!("a job has an ID")
+                };
                 let id = String::from_utf8(id.clone()).expect("an ID is text");
-                let acknowledged = self.ask(&format!("ACKJOB {id}"), Kind::Ids { count: 1, removes: Vec::new() });
+                let acknowledged = self.ask(
+                    &format!("ACKJOB {id}"),
+                    Kind::Ids {
+                        count: 1,
+                        removes: Vec::new(),
+                    },
+                );
                 assert_eq!(acknowledged, Reply::Integer(1), "{id} was handed out");
                 self.ledger.drained(id);
             }
         }
         for queue in &queues {
-            assert_eq!(self.ask(&format!("QLEN {queue}"), Kind::Length), Reply::Integer(0), "{queue} is empty");
+            assert_eq!(
+                self.ask(&format!("QLEN {queue}"), Kind::Length),
+                Reply::Integer(0),
+                "{queue} is empty"
+            );
         }
     }
 
@@ -411,38 +516,79 @@ impl Run {
     fn empty(&mut self) {
         let left = self.all_jobs();
         if self.plan.is_exact() {
-            let expected: BTreeSet<String> =
-                self.node.watch.reference.job_ids().iter().map(ToString::to_string).collect();
+            let expected: BTreeSet<String> = self
+                .node
+                .watch
+                .reference
+                .job_ids()
+                .iter()
+                .map(ToString::to_string)
+                .collect();
             assert_eq!(left, expected, "left JSCAN, right the reference");
         }
         for id in left {
-            self.ask(&format!("DELJOB {id}"), Kind::Ids { count: 1, removes: Vec::new() });
+            self.ask(
+                &format!("DELJOB {id}"),
+                Kind::Ids {
+                    count: 1,
+                    removes: Vec::new(),
+                },
+            );
         }
         assert_eq!(self.all_jobs(), BTreeSet::new(), "all jobs are deleted");
         // Longer than two lives of an idle queue.
         self.wait_ms(700_000);
-        let Reply::Bulk(info) = self.ask("INFO memory", Kind::Info) else { panic!("INFO is text") };
+        let Reply::Bulk(info) = self.ask("INFO memory", Kind::Info) else {
+            panic!("INFO is text")
+        };
         let info = String::from_utf8(info).expect("INFO is text");
         let used = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
-        let used: u64 = used.and_then(|used| used.trim().parse().ok()).expect("INFO tells the memory used");
+        let used: u64 = used
+            .and_then(|used| used.trim().parse().ok())
+            .expect("INFO tells the memory used");
         assert!(used < EMPTY_BYTES, "{used} bytes are in use by nothing");
     }
 
     fn all_jobs(&mut self) -> BTreeSet<String> {
         let reply = self.ask("JSCAN 0 BUSYLOOP", Kind::Scan);
         let ids = reply.elements()[1].elements().iter();
-        ids.map(|id| if let Reply::Simple(id) = id { id.clone() } else { panic!("no ID: {id}") }).collect()
+        ids.map(|id| {
+            if let Reply::Simple(id) = id {
+                id.clone()
+            } else {
+                panic!("no ID: {id}")
+            }
+        })
+        .collect()
     }
 
     /// Of what was handed out, exactly that was undone which did not reach its client.
     fn check_undone(&mut self) {
-        let undone: BTreeSet<String> = self.node.watch.undone.iter().map(|handed| format!("{handed:?}")).collect();
-        assert_eq!(undone.len(), self.node.watch.undone.len(), "a handing out is undone once");
+        let undone: BTreeSet<String> = self
+            .node
+            .watch
+            .undone
+            .iter()
+            .map(|handed| format!("{handed:?}"))
+            .collect();
+        assert_eq!(
+            undone.len(),
+            self.node.watch.undone.len(),
+            "a handing out is undone once"
+        );
         for handed in &self.delivered {
-            assert!(!undone.contains(&format!("{handed:?}")), "{handed:?} reached its client and was undone");
+            assert!(
+                !undone.contains(&format!("{handed:?}")),
+                "{handed:?} reached its client and was undone"
+            );
         }
         for died in std::mem::take(&mut self.died) {
-            for (place, kind) in died.unanswered.iter().enumerate().filter(|(_, kind)| kind.asks_home()) {
+            for (place, kind) in died
+                .unanswered
+                .iter()
+                .enumerate()
+                .filter(|(_, kind)| kind.asks_home())
+            {
                 let partial = if place == 0 { died.partial.as_slice() } else { &[] };
                 if self.node.watch.rest_of(died.session).next().is_none() {
                     break;
@@ -452,7 +598,11 @@ impl Run {
                     let is_undone = undone.contains(&format!("{:?}", job.handed));
                     let id = job.handed.id;
                     if partial.is_empty() {
-                        assert!(is_undone, "{:?} did not reach its client and was not undone", job.handed);
+                        assert!(
+                            is_undone,
+                            "{:?} did not reach its client and was not undone",
+                            job.handed
+                        );
                     } else if !id.at_least_once() && contains(partial, &id.text()) {
                         assert!(!is_undone, "{id} reached its client in part and was undone");
                     }

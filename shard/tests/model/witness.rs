@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use shard::clock::Now;
 use shard::commands::Request;
 use shard::id::JobId;
-use shard::message::{Answer, Delivered, Handed, Manner, Message, Offered, Patience, SessionId, Take, Ticket};
+use shard::message::{
+    Answer, Delivered, Handed, Manner, Message, Offered, Patience, SessionId, Take, Ticket,
+};
 use shard::node::{Change, NodeMessage};
 use shard::slot::ShardNo;
 
@@ -40,7 +42,11 @@ struct Claimed {
 impl Outcome {
     /// The jobs of a GETJOB, in order.
     pub fn jobs(&self) -> impl Iterator<Item = &Delivered> {
-        self.delivered.iter().chain(self.claims.iter().filter_map(|claim| claim.jobs.as_ref()?.first()))
+        self.delivered.iter().chain(
+            self.claims
+                .iter()
+                .filter_map(|claim| claim.jobs.as_ref()?.first()),
+        )
     }
 
     pub fn has_unclaimed_offers(&self) -> bool {
@@ -52,25 +58,44 @@ impl Outcome {
         let mut order = Vec::new();
         for (&shard, offers) in &self.offers {
             for (place, offer) in offers.iter().enumerate() {
-                let pass = offers.iter().take(place).filter(|before| before.place == offer.place).count();
+                let pass = offers
+                    .iter()
+                    .take(place)
+                    .filter(|before| before.place == offer.place)
+                    .count();
                 order.push((pass, offer.place, shard, offer.id));
             }
         }
         order.sort();
         let missing = self.count - self.jobs().count();
-        order.into_iter().take(missing).map(|(_, _, shard, id)| (shard, id)).collect()
+        order
+            .into_iter()
+            .take(missing)
+            .map(|(_, _, shard, id)| (shard, id))
+            .collect()
     }
 
     /// A session claims. It has learnt of offers one after the other in this step, and claims as soon as no shard owes it an
     /// answer: the claims must be right for what it knew at some point of the step.
-    fn claimed(&mut self, claims: &BTreeSet<(ShardNo, JobId)>, mut learnt: VecDeque<(ShardNo, Vec<Offered>)>) {
+    fn claimed(
+        &mut self,
+        claims: &BTreeSet<(ShardNo, JobId)>,
+        mut learnt: VecDeque<(ShardNo, Vec<Offered>)>,
+    ) {
         let mut tried = Vec::new();
         loop {
             let order = self.to_claim();
             if order.iter().copied().collect::<BTreeSet<_>>() == *claims {
                 for (shard, id) in order {
-                    self.claims.push(Claimed { shard, id, jobs: None });
-                    self.offers.get_mut(&shard).expect("it offered").retain(|offer| offer.id != id);
+                    self.claims.push(Claimed {
+                        shard,
+                        id,
+                        jobs: None,
+                    });
+                    self.offers
+                        .get_mut(&shard)
+                        .expect("it offered")
+                        .retain(|offer| offer.id != id);
                 }
                 break;
             }
@@ -86,8 +111,17 @@ impl Outcome {
     }
 
     fn claim_ended(&mut self, shard: ShardNo, jobs: &[Delivered]) {
-        for claim in self.claims.iter_mut().filter(|claim| claim.shard == shard && claim.jobs.is_none()) {
-            claim.jobs = Some(jobs.iter().filter(|job| job.handed.id == claim.id).cloned().collect());
+        for claim in self
+            .claims
+            .iter_mut()
+            .filter(|claim| claim.shard == shard && claim.jobs.is_none())
+        {
+            claim.jobs = Some(
+                jobs.iter()
+                    .filter(|job| job.handed.id == claim.id)
+                    .cloned()
+                    .collect(),
+            );
         }
     }
 }
@@ -175,7 +209,11 @@ impl Witness {
 
     /// What came of the requests of a session that nobody asked for.
     pub fn rest_of(&self, session: (ShardNo, SessionId)) -> impl Iterator<Item = &Outcome> {
-        self.of_session.get(&session).into_iter().flatten().map(|&outcome| &self.outcomes[outcome])
+        self.of_session
+            .get(&session)
+            .into_iter()
+            .flatten()
+            .map(|&outcome| &self.outcomes[outcome])
     }
 
     /// All that was due on a shard at this instant was done, in one tick or several: the reference does the same.
@@ -199,17 +237,30 @@ impl Witness {
         }
         let session = (ticket.shard, ticket.session);
         let outcomes = self.of_session.entry(session).or_default();
-        if matches!(request, Request::Take(Take { patience: Patience::None, .. })) {
+        if matches!(
+            request,
+            Request::Take(Take {
+                patience: Patience::None,
+                ..
+            })
+        ) {
             let before = *outcomes.back().expect("a GETJOB goes on that has begun");
             self.outcomes[before].offers.clear();
             self.of_ticket.insert(ticket, before);
             *self.kinds.entry("further rounds").or_default() += 1;
             return;
         }
-        let count = if let Request::Take(take) = request { take.count as usize } else { 0 };
+        let count = if let Request::Take(take) = request {
+            take.count as usize
+        } else {
+            0
+        };
         outcomes.push_back(self.outcomes.len());
         self.of_ticket.insert(ticket, self.outcomes.len());
-        self.outcomes.push(Outcome { count, ..Outcome::default() });
+        self.outcomes.push(Outcome {
+            count,
+            ..Outcome::default()
+        });
     }
 
     /// What a session learns: offers may be claimed from now on.
@@ -217,7 +268,10 @@ impl Witness {
         if let Answer::Offers(offers) = answer
             && self.of_ticket.contains_key(&ticket)
         {
-            self.learnt.entry(ticket).or_default().push_back((from, offers.clone()));
+            self.learnt
+                .entry(ticket)
+                .or_default()
+                .push_back((from, offers.clone()));
         }
     }
 
@@ -227,12 +281,18 @@ impl Witness {
         for (to, messages) in sent.iter().enumerate() {
             for message in messages {
                 match message {
-                    Message::Request { request: Request::Scan(_) | Request::Gather(_), .. } => {}
+                    Message::Request {
+                        request: Request::Scan(_) | Request::Gather(_),
+                        ..
+                    } => {}
                     Message::Request { ticket, request } => {
                         requests.insert(*ticket, request);
                     }
                     Message::Claim { ticket, ids } => {
-                        claims.entry(*ticket).or_default().extend(ids.iter().map(|id| (to as ShardNo, *id)));
+                        claims
+                            .entry(*ticket)
+                            .or_default()
+                            .extend(ids.iter().map(|id| (to as ShardNo, *id)));
                     }
                     Message::Undelivered { jobs } => self.undone.extend(jobs),
                     _ => {}
@@ -246,7 +306,9 @@ impl Witness {
         }
         for (ticket, learnt) in std::mem::take(&mut self.learnt) {
             let known = &mut self.outcome(ticket).offers;
-            learnt.into_iter().for_each(|(from, offers)| known.entry(from).or_default().extend(offers));
+            learnt
+                .into_iter()
+                .for_each(|(from, offers)| known.entry(from).or_default().extend(offers));
         }
         // In the order of the session's commands.
         for (ticket, request) in requests {
@@ -254,11 +316,22 @@ impl Witness {
         }
     }
 
-    fn check_mesh(&mut self, now: Now, shard: ShardNo, from: ShardNo, told: Vec<Told>, sent: &[Vec<Message>]) {
-        let answers = sent[usize::from(from)].iter().filter_map(|message| match message {
-            Message::Answer { ticket, answer } if !matches!(answer, Answer::Part(_)) => Some((ticket, answer)),
-            _ => None,
-        });
+    fn check_mesh(
+        &mut self,
+        now: Now,
+        shard: ShardNo,
+        from: ShardNo,
+        told: Vec<Told>,
+        sent: &[Vec<Message>],
+    ) {
+        let answers = sent[usize::from(from)]
+            .iter()
+            .filter_map(|message| match message {
+                Message::Answer { ticket, answer } if !matches!(answer, Answer::Part(_)) => {
+                    Some((ticket, answer))
+                }
+                _ => None,
+            });
         let mut answers = answers.collect::<VecDeque<_>>();
         for told in told {
             match told {
@@ -281,7 +354,13 @@ impl Witness {
     }
 
     fn answered(&mut self, ticket: Ticket, _shard: ShardNo, answer: Answer, request: &Request) {
-        let deliver = matches!(request, Request::Take(Take { manner: Manner::Deliver, .. }));
+        let deliver = matches!(
+            request,
+            Request::Take(Take {
+                manner: Manner::Deliver,
+                ..
+            })
+        );
         match answer {
             Answer::Jobs(jobs) if deliver => self.delivered(ticket, jobs),
             Answer::Waiting => self.count("waits"),
@@ -291,7 +370,8 @@ impl Witness {
     }
 
     fn delivered(&mut self, ticket: Ticket, jobs: Vec<Delivered>) {
-        self.handed_out.extend(jobs.iter().map(|job| (ticket, job.handed)));
+        self.handed_out
+            .extend(jobs.iter().map(|job| (ticket, job.handed)));
         self.outcome(ticket).delivered.extend(jobs);
     }
 
@@ -304,19 +384,31 @@ impl Witness {
         let mut expected: BTreeMap<Ticket, Vec<String>> = BTreeMap::new();
         for (ticket, answer) in self.reference.take_ends() {
             expected.entry(ticket).or_default().push(format!("{answer:?}"));
-            let claimed = self.outcome(ticket).claims.iter().any(|claim| claim.shard == shard && claim.jobs.is_none());
+            let claimed = self
+                .outcome(ticket)
+                .claims
+                .iter()
+                .any(|claim| claim.shard == shard && claim.jobs.is_none());
             match answer {
                 Answer::Jobs(jobs) if claimed => {
-                    self.handed_out.extend(jobs.iter().map(|job| (ticket, job.handed)));
+                    self.handed_out
+                        .extend(jobs.iter().map(|job| (ticket, job.handed)));
                     self.outcome(ticket).claim_ended(shard, &jobs);
-                    self.count(if jobs.is_empty() { "claims refused" } else { "claims granted" });
+                    self.count(if jobs.is_empty() {
+                        "claims refused"
+                    } else {
+                        "claims granted"
+                    });
                 }
                 Answer::Jobs(jobs) => self.delivered(ticket, jobs),
                 Answer::Nothing => self.count("ends with nothing"),
                 _ => self.count("late offers"),
             }
         }
-        assert_eq!(expected, actual, "what ends on shard {shard}: left the reference, right the shard");
+        assert_eq!(
+            expected, actual,
+            "what ends on shard {shard}: left the reference, right the shard"
+        );
     }
 }
 
@@ -339,7 +431,10 @@ impl Watch for Witness {
             Happening::Tick => Step::Tick,
             Happening::Mesh(from, messages) => {
                 self.note(format!("{} ms: {from} -> {shard}: {messages:?}", now.mono().0));
-                let told = messages.iter().filter_map(|message| self.told(*from, message)).collect();
+                let told = messages
+                    .iter()
+                    .filter_map(|message| self.told(*from, message))
+                    .collect();
                 Step::Mesh(*from, told)
             }
         };
@@ -347,8 +442,15 @@ impl Watch for Witness {
 
     fn after(&mut self, now: Now, shard: ShardNo, sent: &[Vec<Message>]) {
         let step = std::mem::take(&mut self.step);
-        for (to, messages) in sent.iter().enumerate().filter(|(_, messages)| !messages.is_empty()) {
-            self.note(format!("{} ms: {shard} sends to {to}: {messages:?}", now.mono().0));
+        for (to, messages) in sent
+            .iter()
+            .enumerate()
+            .filter(|(_, messages)| !messages.is_empty())
+        {
+            self.note(format!(
+                "{} ms: {shard} sends to {to}: {messages:?}",
+                now.mono().0
+            ));
         }
         if !self.exact {
             sent.iter().flatten().for_each(|message| {
@@ -362,11 +464,14 @@ impl Watch for Witness {
             Step::Outside => {}
             Step::Mesh(from, told) => self.check_mesh(now, shard, from, told, sent),
             Step::Tick => {
-                self.tick_ends.extend(lates(sent).filter_map(|(ticket, answer)| Some((*ticket, copy(answer)?))));
+                self.tick_ends
+                    .extend(lates(sent).filter_map(|(ticket, answer)| Some((*ticket, copy(answer)?))));
                 return self.sent(sent);
             }
         }
-        let actual: Vec<(Ticket, Answer)> = lates(sent).filter_map(|(t, answer)| Some((*t, copy(answer)?))).collect();
+        let actual: Vec<(Ticket, Answer)> = lates(sent)
+            .filter_map(|(t, answer)| Some((*t, copy(answer)?)))
+            .collect();
         self.check_ends(shard, &actual);
         self.sent(sent);
     }
@@ -378,12 +483,18 @@ impl Witness {
             return None;
         }
         Some(match message {
-            Message::Request { request: Request::Gather(_), .. } => return None,
+            Message::Request {
+                request: Request::Gather(_),
+                ..
+            } => return None,
             Message::Request { ticket, request } => Told::Request(*ticket, copy_request(request)),
             Message::Claim { ticket, ids } => Told::Claim(*ticket, ids.clone()),
             Message::Cancel { ticket } => Told::Cancel(*ticket),
             Message::Undelivered { jobs } => Told::Undelivered(jobs.clone()),
-            Message::Node(NodeMessage::Apply { change: Change::FlushAll, .. }) => Told::Flush,
+            Message::Node(NodeMessage::Apply {
+                change: Change::FlushAll,
+                ..
+            }) => Told::Flush,
             Message::Answer { ticket, answer } | Message::Late { ticket, answer } => {
                 self.learnt(from, *ticket, answer);
                 return None;
@@ -397,7 +508,10 @@ fn copy_request(request: &Request) -> Copied {
     Copied::Known(match request {
         Request::Add(add) => Request::Add(add.clone()),
         Request::Take(take) => Request::Take(take.clone()),
-        Request::Ids { verb, ids } => Request::Ids { verb: *verb, ids: ids.clone() },
+        Request::Ids { verb, ids } => Request::Ids {
+            verb: *verb,
+            ids: ids.clone(),
+        },
         Request::Show(id) => Request::Show(*id),
         Request::Working(id) => Request::Working(*id),
         Request::Length(queue) => Request::Length(queue.clone()),
