@@ -230,7 +230,10 @@ impl Run {
             self.node.tick(shard);
             ticks += 1;
             let next = self.node.shards[usize::from(shard)].next_deadline();
-            assert!(ticks < 10_000, "shard {shard} always has something to do, next at {next:?}");
+            assert!(
+                ticks < 10_000,
+                "shard {shard} always has something to do, next at {next:?}"
+            );
             if !self.node.is_due(shard) {
                 break;
             }
@@ -386,7 +389,7 @@ impl Run {
                 "client {client}, {kind:?}: left the reference, right the reply"
             );
             assert!(
-                reply != Reply::NullArray || !outcome.has_unclaimed_offers(),
+                reply != Reply::NullArray || !outcome.gave_up_offers(),
                 "null in spite of offers"
             );
             self.delivered.extend(outcome.jobs().map(|job| job.handed));

@@ -30,6 +30,8 @@ pub struct Outcome {
     /// Offers that reached the session and were not claimed, by shard, in the shard's order.
     offers: BTreeMap<ShardNo, VecDeque<Offered>>,
     count: usize,
+    /// It was cancelled; with offers that were not claimed.
+    gave_up: Option<bool>,
 }
 
 #[derive(Debug)]
@@ -49,8 +51,15 @@ impl Outcome {
         )
     }
 
-    pub fn has_unclaimed_offers(&self) -> bool {
-        self.offers.values().any(|offers| !offers.is_empty())
+    /// Whether the session gave up although it had offers that it had not tried.
+    pub fn gave_up_offers(&self) -> bool {
+        self.gave_up == Some(true) && self.jobs().next().is_none()
+    }
+
+    /// The session ends its talk with the home shards, or this round of it.
+    fn cancelled(&mut self) {
+        let has_offers = self.offers.values().any(|offers| !offers.is_empty());
+        self.gave_up.get_or_insert(has_offers);
     }
 
     /// What is to be claimed next: the first offers in the order of the pass, as many as are missing.
@@ -278,6 +287,7 @@ impl Witness {
     fn sent(&mut self, sent: &[Vec<Message>]) {
         let mut claims: BTreeMap<Ticket, BTreeSet<(ShardNo, JobId)>> = BTreeMap::new();
         let mut requests: BTreeMap<Ticket, &Request> = BTreeMap::new();
+        let mut cancels: BTreeSet<Ticket> = BTreeSet::new();
         for (to, messages) in sent.iter().enumerate() {
             for message in messages {
                 match message {
@@ -294,10 +304,16 @@ impl Witness {
                             .or_default()
                             .extend(ids.iter().map(|id| (to as ShardNo, *id)));
                     }
+                    Message::Cancel { ticket } => {
+                        cancels.insert(*ticket);
+                    }
                     Message::Undelivered { jobs } => self.undone.extend(jobs),
                     _ => {}
                 }
             }
+        }
+        for ticket in cancels {
+            self.outcome(ticket).cancelled();
         }
         for (ticket, claims) in claims {
             let learnt = self.learnt.remove(&ticket).unwrap_or_default();
