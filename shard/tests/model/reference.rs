@@ -508,11 +508,13 @@ impl Reference {
         let mut due: Vec<JobId> = self.jobs.iter().filter(is_due).map(|(id, _)| *id).collect();
         let before = self.ends.len();
         while !due.is_empty() {
-            let next = actual.get(self.ends.len() - before);
-            let place = due
-                .iter()
-                .position(|id| next.is_some_and(|end| self.leads_to(id, now, end)));
-            let id = due.remove(place.unwrap_or(0));
+            // First what was served at once, then what is dead, then what nobody waits for.
+            let served = due.iter().position(|id| self.is_next(id, now, before, actual));
+            let dead = || {
+                due.iter()
+                    .position(|id| self.jobs.get(id).is_none_or(|job| job.expires_at <= now))
+            };
+            let id = due.remove(served.or_else(dead).unwrap_or(0));
             // What was removed on the way is gone.
             let Some(job) = self.jobs.get(&id) else { continue };
             if job.expires_at <= now {
@@ -527,14 +529,24 @@ impl Reference {
         }
     }
 
-    fn leads_to(&self, id: &JobId, now: u64, (_, answer): &(Ticket, Answer)) -> bool {
-        match answer {
-            Answer::Jobs(jobs) => jobs.iter().any(|job| job.handed.id == *id),
-            Answer::Offers(offers) => offers.iter().any(|offer| offer.id == *id),
-            _ => self
-                .jobs
-                .get(id)
-                .is_some_and(|job| job.expires_at <= now && job.is_reserved()),
+    /// Whether a job that enters its queue now would go to whom it actually went.
+    fn is_next(&self, id: &JobId, now: u64, before: usize, actual: &[(Ticket, Answer)]) -> bool {
+        let Some(job) = self.jobs.get(id).filter(|job| job.expires_at > now) else {
+            return false;
+        };
+        let Some(waiter) = self.waiting_at(&job.queue).next() else {
+            return false;
+        };
+        let ticket = waiter.asker.1;
+        let ended = self.ends[before..]
+            .iter()
+            .filter(|(ended, _)| *ended == ticket)
+            .count();
+        let end = actual.iter().filter(|(ended, _)| *ended == ticket).nth(ended);
+        match end {
+            Some((_, Answer::Jobs(jobs))) => jobs.iter().any(|job| job.handed.id == *id),
+            Some((_, Answer::Offers(offers))) => offers.iter().any(|offer| offer.id == *id),
+            _ => false,
         }
     }
 
