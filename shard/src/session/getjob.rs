@@ -118,9 +118,9 @@ impl GetJobProgress {
         self.was_blocked
     }
 
-    /// TIMEOUT in milliseconds, when it blocks and ends.
+    /// TIMEOUT in milliseconds, when it blocks and ends, and has not ended.
     pub fn timeout_ms(&self) -> Option<u64> {
-        (!self.ask.nohang && self.ask.timeout_ms > 0).then_some(self.ask.timeout_ms)
+        (!self.ask.nohang && self.ask.timeout_ms > 0 && !self.expired).then_some(self.ask.timeout_ms)
     }
 
     pub fn with_counters(&self) -> bool {
@@ -206,11 +206,11 @@ impl GetJobProgress {
                 }
             }
             Answer::Jobs(jobs) if asked.state == State::Claiming => {
-                let refused_whole = jobs.is_empty();
-                asked.state = match (asked.offers.is_empty(), refused_whole) {
-                    (false, _) => State::Offered,
-                    (true, true) if !self.jobs.is_empty() => State::Nothing,
-                    (true, _) => State::Waiting,
+                // Whatever the claim gave, the shard keeps the request until it is cancelled, and may offer again.
+                asked.state = if asked.offers.is_empty() {
+                    State::Waiting
+                } else {
+                    State::Offered
                 };
                 self.arrived.push((from, jobs.into()));
             }

@@ -26,6 +26,8 @@ pub struct Ledger {
     pub flushed_until_us: u64,
     /// Jobs received in the end.
     drained: BTreeSet<String>,
+    /// Replies of which a client got the first bytes, but not the whole next ID: one job each that it was handed.
+    nameless: usize,
 }
 
 impl Ledger {
@@ -70,7 +72,7 @@ impl Ledger {
         assert!(!(again && at_most_once), "{id} was handed out twice");
     }
 
-    /// A connection died; this is what its client had read of a reply to a GETJOB.
+    /// A connection died, and a reply had begun; this is what its client had read of a reply to a GETJOB.
     pub fn saw_part(&mut self, bytes: &[u8], whole: usize) {
         let text = String::from_utf8_lossy(bytes);
         let mut rest = text.as_ref();
@@ -85,6 +87,7 @@ impl Ledger {
             rest = &id[40..];
         }
         assert!(found <= whole, "a client got more than COUNT jobs");
+        self.nameless += 1;
     }
 
     /// In the end a job was received and acknowledged.
@@ -109,11 +112,11 @@ impl Ledger {
                 || added.sent_us + added.ttl_us <= now_us
                 || added.sent_us <= self.flushed_until_us
         };
-        self.added
-            .iter()
-            .filter(|(id, added)| !accounted(id, added))
-            .map(|(id, _)| id)
-            .collect()
+        let missing = self.added.iter().filter(|(id, added)| !accounted(id, added));
+        // A job of RETRY 0 counts as handed out with the first byte of its reply, which does not tell its name.
+        let (nameless, mut lost): (Vec<_>, Vec<_>) = missing.partition(|(_, added)| added.at_most_once);
+        lost.extend(nameless.into_iter().skip(self.nameless));
+        lost.into_iter().map(|(id, _)| id).collect()
     }
 
     pub fn added(&self) -> usize {

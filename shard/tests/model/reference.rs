@@ -20,11 +20,14 @@ const NEVER: u64 = u64::MAX;
 /// A queue that is idle for longer may be collected at any time.
 const IDLE_QUEUE_MS: u64 = 300_000;
 
+/// A GETJOB at one of its home shards.
+type Asker = (ShardNo, Ticket);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Idle,
     Queued,
-    Reserved { ticket: Ticket, number: u64, place: u32 },
+    Reserved { asker: Asker, number: u64, place: u32 },
     Leased,
     Held,
 }
@@ -71,7 +74,7 @@ enum Phase {
 
 #[derive(Debug)]
 struct Waiter {
-    ticket: Ticket,
+    asker: Asker,
     take: Take,
     phase: Phase,
     /// Queues where it stands in line.
@@ -117,7 +120,10 @@ impl Reference {
         let now_ms = now.mono().0;
         match request {
             Request::Add(add) => self.add(now, add, actual),
-            Request::Take(take) => self.take(now_ms, ticket, take),
+            Request::Take(take) => {
+                let home = Slot::of_queue(&take.queues[0].1).home(self.shards);
+                self.take(now_ms, (home, ticket), take)
+            }
             Request::Ids { verb, ids } => self.ids(now_ms, *verb, ids),
             Request::Show(id) => {
                 Answer::Job(self.find(now_ms, id).map(|id| Box::new(self.view(now_ms, &id))))
@@ -185,7 +191,7 @@ impl Reference {
         Answer::Id(*id)
     }
 
-    fn take(&mut self, now: u64, ticket: Ticket, take: &Take) -> Answer {
+    fn take(&mut self, now: u64, asker: Asker, take: &Take) -> Answer {
         let known: Vec<(u32, Vec<u8>)> = take
             .queues
             .iter()
@@ -226,7 +232,7 @@ impl Reference {
         }
         let last_reservation = self.reservations;
         let waiter = Waiter {
-            ticket,
+            asker,
             take: take.clone(),
             phase: Phase::Waiting,
             seats,
@@ -236,16 +242,16 @@ impl Reference {
         };
         self.waiters.push(waiter);
         if take.manner == Manner::Offer {
-            let offers = self.offer_pass(now, &known, take.count, ticket);
+            let offers = self.offer_pass(now, &known, take.count, asker);
             if !offers.is_empty() {
-                self.waiter_mut(ticket).phase = Phase::Offered;
+                self.waiter_mut(asker).phase = Phase::Offered;
                 return Answer::Offers(offers);
             }
         }
-        if self.may_wait(ticket) {
+        if self.may_wait(asker) {
             return Answer::Waiting;
         }
-        self.forget(ticket);
+        self.forget(asker);
         Answer::Nothing
     }
 
@@ -369,39 +375,39 @@ impl Reference {
     }
 
     /// These of the jobs that were offered are claimed.
-    pub fn claim(&mut self, now: Now, ticket: Ticket, ids: &[JobId]) {
+    pub fn claim(&mut self, now: Now, asker: Asker, ids: &[JobId]) {
         let now = now.mono().0;
-        let offered = self
-            .waiters
-            .iter()
-            .any(|waiter| waiter.ticket == ticket && waiter.phase != Phase::Waiting);
-        if !offered {
-            return self.ends.push((ticket, Answer::Jobs(Vec::new())));
+        let Some(waiter) = self.waiters.iter().find(|waiter| waiter.asker == asker) else {
+            // It ended while the claim was on its way, and who claims waits for more than a refusal.
+            return self
+                .ends
+                .extend([(asker.1, Answer::Jobs(Vec::new())), (asker.1, Answer::Nothing)]);
+        };
+        if waiter.phase == Phase::Waiting {
+            return self.ends.push((asker.1, Answer::Jobs(Vec::new())));
         }
         let jobs: Vec<Delivered> = ids
             .iter()
-            .filter_map(|id| self.claim_one(now, ticket, id))
+            .filter_map(|id| self.claim_one(now, asker, id))
             .collect();
         if !jobs.is_empty() {
-            self.waiter_mut(ticket).phase = Phase::Served;
+            self.waiter_mut(asker).phase = Phase::Served;
         }
-        self.ends.push((ticket, Answer::Jobs(jobs)));
-        if self.waiter_mut(ticket).phase == Phase::Offered && self.offers_of(ticket).is_empty() {
-            self.wait_on(now, ticket);
+        self.ends.push((asker.1, Answer::Jobs(jobs)));
+        if self.waiter_mut(asker).phase == Phase::Offered && self.offers_of(asker).is_empty() {
+            self.wait_on(now, asker);
         }
     }
 
-    fn claim_one(&mut self, now: u64, ticket: Ticket, id: &JobId) -> Option<Delivered> {
+    fn claim_one(&mut self, now: u64, asker: Asker, id: &JobId) -> Option<Delivered> {
         let id = self.find(now, id)?;
         let Place::Reserved {
-            ticket: holder,
-            place,
-            ..
+            asker: holder, place, ..
         } = self.jobs[&id].place
         else {
             return None;
         };
-        if holder != ticket {
+        if holder != asker {
             return None;
         }
         let queue = self.jobs[&id].queue.clone();
@@ -415,39 +421,39 @@ impl Reference {
     }
 
     /// All its claims were refused and it has no offer left: it stands in line again, where it stood.
-    fn wait_on(&mut self, now: u64, ticket: Ticket) {
-        let waiter = self.waiter_mut(ticket);
+    fn wait_on(&mut self, now: u64, asker: Asker) {
+        let waiter = self.waiter_mut(asker);
         let (seats, count, flushed) = (waiter.seats.clone(), waiter.take.count, waiter.flushed);
         if flushed {
-            return self.end_with_nothing(ticket);
+            return self.end_with_nothing(asker);
         }
-        let offers = self.offer_pass(now, &seats, count, ticket);
+        let offers = self.offer_pass(now, &seats, count, asker);
         if !offers.is_empty() {
-            return self.ends.push((ticket, Answer::Offers(offers)));
+            return self.ends.push((asker.1, Answer::Offers(offers)));
         }
-        if self.may_wait(ticket) {
-            self.waiter_mut(ticket).phase = Phase::Waiting;
-        } else if self.waiter_mut(ticket).take.patience == Patience::Reserved {
-            self.end_with_nothing(ticket);
+        if self.may_wait(asker) {
+            self.waiter_mut(asker).phase = Phase::Waiting;
+        } else if self.waiter_mut(asker).take.patience == Patience::Reserved {
+            self.end_with_nothing(asker);
         }
     }
 
     /// A request ends.
-    pub fn cancel(&mut self, now: Now, ticket: Ticket) {
-        if !self.waiters.iter().any(|waiter| waiter.ticket == ticket) {
+    pub fn cancel(&mut self, now: Now, asker: Asker) {
+        if !self.waiters.iter().any(|waiter| waiter.asker == asker) {
             return;
         }
-        let waiter = self.waiter_mut(ticket);
+        let waiter = self.waiter_mut(asker);
         waiter.phase = Phase::Served;
         let manner = waiter.take.manner;
-        for id in self.offers_of(ticket) {
-            if matches!(self.jobs.get(&id), Some(job) if job.is_reserved_for(ticket)) {
+        for id in self.offers_of(asker) {
+            if matches!(self.jobs.get(&id), Some(job) if job.is_reserved_for(asker)) {
                 self.give_back(now.mono().0, &id);
             }
         }
         match manner {
-            Manner::Deliver => self.end_with_nothing(ticket),
-            Manner::Offer => self.forget(ticket),
+            Manner::Deliver => self.end_with_nothing(asker),
+            Manner::Offer => self.forget(asker),
         }
     }
 
@@ -481,19 +487,14 @@ impl Reference {
         self.jobs.retain(|id, _| id.slot().home(shards) != shard);
         let here = |queue: &[u8]| Slot::of_queue(queue).home(shards) == shard;
         self.queues.retain(|queue, _| !here(queue));
-        for ticket in self
-            .waiters
-            .iter()
-            .map(|waiter| waiter.ticket)
-            .collect::<Vec<_>>()
-        {
-            let waiter = self.waiter_mut(ticket);
+        for asker in self.waiters.iter().map(|waiter| waiter.asker).collect::<Vec<_>>() {
+            let waiter = self.waiter_mut(asker);
             if here(&waiter.take.queues[0].1) {
                 waiter.seats.clear();
                 waiter.watches.clear();
                 waiter.flushed = true;
                 if waiter.phase == Phase::Waiting {
-                    self.end_with_nothing(ticket);
+                    self.end_with_nothing(asker);
                 }
             }
         }
@@ -507,11 +508,13 @@ impl Reference {
         let mut due: Vec<JobId> = self.jobs.iter().filter(is_due).map(|(id, _)| *id).collect();
         let before = self.ends.len();
         while !due.is_empty() {
-            let next = actual.get(self.ends.len() - before);
-            let place = due
-                .iter()
-                .position(|id| next.is_some_and(|end| self.leads_to(id, now, end)));
-            let id = due.remove(place.unwrap_or(0));
+            // First what was served at once, then what is dead, then what nobody waits for.
+            let served = due.iter().position(|id| self.is_next(id, now, before, actual));
+            let dead = || {
+                due.iter()
+                    .position(|id| self.jobs.get(id).is_none_or(|job| job.expires_at <= now))
+            };
+            let id = due.remove(served.or_else(dead).unwrap_or(0));
             // What was removed on the way is gone.
             let Some(job) = self.jobs.get(&id) else { continue };
             if job.expires_at <= now {
@@ -526,14 +529,24 @@ impl Reference {
         }
     }
 
-    fn leads_to(&self, id: &JobId, now: u64, (_, answer): &(Ticket, Answer)) -> bool {
-        match answer {
-            Answer::Jobs(jobs) => jobs.iter().any(|job| job.handed.id == *id),
-            Answer::Offers(offers) => offers.iter().any(|offer| offer.id == *id),
-            _ => self
-                .jobs
-                .get(id)
-                .is_some_and(|job| job.expires_at <= now && job.is_reserved()),
+    /// Whether a job that enters its queue now would go to whom it actually went.
+    fn is_next(&self, id: &JobId, now: u64, before: usize, actual: &[(Ticket, Answer)]) -> bool {
+        let Some(job) = self.jobs.get(id).filter(|job| job.expires_at > now) else {
+            return false;
+        };
+        let Some(waiter) = self.waiting_at(&job.queue).next() else {
+            return false;
+        };
+        let ticket = waiter.asker.1;
+        let ended = self.ends[before..]
+            .iter()
+            .filter(|(ended, _)| *ended == ticket)
+            .count();
+        let end = actual.iter().filter(|(ended, _)| *ended == ticket).nth(ended);
+        match end {
+            Some((_, Answer::Jobs(jobs))) => jobs.iter().any(|job| job.handed.id == *id),
+            Some((_, Answer::Offers(offers))) => offers.iter().any(|offer| offer.id == *id),
+            _ => false,
         }
     }
 
@@ -546,12 +559,16 @@ impl Reference {
         here.map(|(_, job)| job.deadline()).min()
     }
 
-    /// Reservations, unfinished GETJOBs: none is left when nothing is under way.
-    pub fn unfinished(&self) -> (usize, usize) {
-        (
-            self.jobs.values().filter(|job| job.is_reserved()).count(),
-            self.waiters.len(),
-        )
+    /// Reservations and unfinished GETJOBs: none is left when nothing is under way.
+    pub fn unfinished(&self) -> Vec<String> {
+        let reserved = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.is_reserved())
+            .map(|(id, job)| format!("{id} {job:?}"));
+        reserved
+            .chain(self.waiters.iter().map(|waiter| format!("{waiter:?}")))
+            .collect()
     }
 
     /// Queues of which a job is to be had while somebody stands in line for it.
@@ -795,22 +812,12 @@ impl Reference {
         jobs
     }
 
-    fn offer_pass(
-        &mut self,
-        now: u64,
-        queues: &[(u32, Vec<u8>)],
-        count: u32,
-        ticket: Ticket,
-    ) -> Vec<Offered> {
+    fn offer_pass(&mut self, now: u64, queues: &[(u32, Vec<u8>)], count: u32, asker: Asker) -> Vec<Offered> {
         let mut offers = Vec::new();
         self.take_pass(now, queues, count, |this, place, id| {
             this.reservations += 1;
             let number = this.reservations;
-            this.jobs.get_mut(&id).expect("it is there").place = Place::Reserved {
-                ticket,
-                number,
-                place,
-            };
+            this.jobs.get_mut(&id).expect("it is there").place = Place::Reserved { asker, number, place };
             offers.push(Offered { place, id });
         });
         offers
@@ -837,7 +844,7 @@ impl Reference {
     /// Serves who waits longest; whether there was anything for him.
     fn serve_next(&mut self, now: u64, queue: &[u8]) -> bool {
         let waiter = self.waiting_at(queue).next().expect("somebody waits");
-        let (ticket, seats, count) = (waiter.ticket, waiter.seats.clone(), waiter.take.count);
+        let (asker, seats, count) = (waiter.asker, waiter.seats.clone(), waiter.take.count);
         let (answer, served) = match waiter.take.manner {
             Manner::Deliver => {
                 let jobs = self.hand_out_pass(now, &seats, count);
@@ -845,17 +852,17 @@ impl Reference {
                 (Answer::Jobs(jobs), served)
             }
             Manner::Offer => {
-                let offers = self.offer_pass(now, &seats, count, ticket);
+                let offers = self.offer_pass(now, &seats, count, asker);
                 let served = !offers.is_empty();
                 (Answer::Offers(offers), served)
             }
         };
         if served {
             match answer {
-                Answer::Jobs(_) => self.forget(ticket),
-                _ => self.waiter_mut(ticket).phase = Phase::Offered,
+                Answer::Jobs(_) => self.forget(asker),
+                _ => self.waiter_mut(asker).phase = Phase::Offered,
             }
-            self.ends.push((ticket, answer));
+            self.ends.push((asker.1, answer));
         }
         served
     }
@@ -868,29 +875,24 @@ impl Reference {
             .filter(|job| job.queue == queue)
             .filter_map(Job::reservation)
             .min();
-        for ticket in self
-            .waiters
-            .iter()
-            .map(|waiter| waiter.ticket)
-            .collect::<Vec<_>>()
-        {
-            let waiter = self.waiter_mut(ticket);
+        for asker in self.waiters.iter().map(|waiter| waiter.asker).collect::<Vec<_>>() {
+            let waiter = self.waiter_mut(asker);
             if oldest.is_some_and(|oldest| oldest <= waiter.last_reservation) {
                 continue;
             }
             let before = waiter.watches.len();
             waiter.watches.retain(|watched| watched != queue);
             if waiter.watches.len() < before && waiter.watches.is_empty() && waiter.phase == Phase::Waiting {
-                self.end_with_nothing(ticket);
+                self.end_with_nothing(asker);
             }
         }
     }
 
-    fn may_wait(&self, ticket: Ticket) -> bool {
+    fn may_wait(&self, asker: Asker) -> bool {
         let waiter = self
             .waiters
             .iter()
-            .find(|waiter| waiter.ticket == ticket)
+            .find(|waiter| waiter.asker == asker)
             .expect("it is there");
         match waiter.take.patience {
             Patience::None => false,
@@ -899,31 +901,31 @@ impl Reference {
         }
     }
 
-    fn offers_of(&self, ticket: Ticket) -> Vec<JobId> {
+    fn offers_of(&self, asker: Asker) -> Vec<JobId> {
         let mut offers: Vec<(u64, JobId)> = self
             .jobs
             .iter()
-            .filter(|(_, job)| job.is_reserved_for(ticket))
+            .filter(|(_, job)| job.is_reserved_for(asker))
             .map(|(id, job)| (job.reservation().expect("it is reserved"), *id))
             .collect();
         offers.sort();
         offers.into_iter().map(|(_, id)| id).collect()
     }
 
-    fn waiter_mut(&mut self, ticket: Ticket) -> &mut Waiter {
+    fn waiter_mut(&mut self, asker: Asker) -> &mut Waiter {
         self.waiters
             .iter_mut()
-            .find(|waiter| waiter.ticket == ticket)
+            .find(|waiter| waiter.asker == asker)
             .expect("it is there")
     }
 
-    fn forget(&mut self, ticket: Ticket) {
-        self.waiters.retain(|waiter| waiter.ticket != ticket);
+    fn forget(&mut self, asker: Asker) {
+        self.waiters.retain(|waiter| waiter.asker != asker);
     }
 
-    fn end_with_nothing(&mut self, ticket: Ticket) {
-        self.forget(ticket);
-        self.ends.push((ticket, Answer::Nothing));
+    fn end_with_nothing(&mut self, asker: Asker) {
+        self.forget(asker);
+        self.ends.push((asker.1, Answer::Nothing));
     }
 }
 
@@ -936,8 +938,8 @@ impl Job {
         matches!(self.place, Place::Reserved { .. })
     }
 
-    fn is_reserved_for(&self, ticket: Ticket) -> bool {
-        matches!(self.place, Place::Reserved { ticket: holder, .. } if holder == ticket)
+    fn is_reserved_for(&self, asker: Asker) -> bool {
+        matches!(self.place, Place::Reserved { asker: holder, .. } if holder == asker)
     }
 
     fn reservation(&self) -> Option<u64> {

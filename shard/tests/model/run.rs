@@ -229,7 +229,11 @@ impl Run {
         loop {
             self.node.tick(shard);
             ticks += 1;
-            assert!(ticks < 10_000, "shard {shard} always has something to do");
+            let next = self.node.shards[usize::from(shard)].next_deadline();
+            assert!(
+                ticks < 10_000,
+                "shard {shard} always has something to do, next at {next:?}"
+            );
             if !self.node.is_due(shard) {
                 break;
             }
@@ -385,7 +389,7 @@ impl Run {
                 "client {client}, {kind:?}: left the reference, right the reply"
             );
             assert!(
-                reply != Reply::NullArray || !outcome.has_unclaimed_offers(),
+                reply != Reply::NullArray || !outcome.gave_up_offers(),
                 "null in spite of offers"
             );
             self.delivered.extend(outcome.jobs().map(|job| job.handed));
@@ -418,6 +422,9 @@ impl Run {
             .clients
             .iter_mut()
             .for_each(|client| client.kernel_takes_all = true);
+        for from in 0..self.plan.shards {
+            (0..self.plan.shards).for_each(|to| self.node.delay_mesh(from, to, 0));
+        }
         // Longer than any TIMEOUT.
         self.wait_ms(4_000);
         if self.plan.is_exact() {
@@ -435,14 +442,16 @@ impl Run {
             self.ledger.flushed_until_us = self.node.now.mono_us;
         }
         if self.plan.is_exact() {
-            assert_eq!(
-                self.node.watch.reference.unfinished(),
-                (0, 0),
-                "reservations and GETJOBs are left over"
+            let unfinished = self.node.watch.reference.unfinished();
+            assert!(
+                unfinished.is_empty(),
+                "reservations and GETJOBs are left over: {unfinished:?}"
             );
             self.check_undone();
         }
         self.connect();
+        let client = self.actors[0].client;
+        self.node.clients[client].kernel_takes_all = true;
         self.drain();
         let lost = self.ledger.lost(self.node.now.mono_us);
         assert!(lost.is_empty(), "lost: {lost:?}");
@@ -456,6 +465,7 @@ impl Run {
         self.last_reply.take().expect("it is answered")
     }
 
+    /// Receives and acknowledges all that is there.
     fn drain(&mut self) {
         let queues = self.load.queues.clone();
         for queue in &queues {

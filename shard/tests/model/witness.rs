@@ -4,7 +4,7 @@
 //! is told goes over the mesh, in the order in which it is handled. What was answered is kept by request, so that
 //! the reply a client reads can be held against what the reference says.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use shard::clock::Now;
 use shard::commands::Request;
@@ -30,6 +30,8 @@ pub struct Outcome {
     /// Offers that reached the session and were not claimed, by shard, in the shard's order.
     offers: BTreeMap<ShardNo, VecDeque<Offered>>,
     count: usize,
+    /// It was cancelled; with offers that were not claimed.
+    gave_up: Option<bool>,
 }
 
 #[derive(Debug)]
@@ -49,12 +51,19 @@ impl Outcome {
         )
     }
 
-    pub fn has_unclaimed_offers(&self) -> bool {
-        self.offers.values().any(|offers| !offers.is_empty())
+    /// Whether the session gave up although it had offers that it had not tried.
+    pub fn gave_up_offers(&self) -> bool {
+        self.gave_up == Some(true) && self.jobs().next().is_none()
     }
 
-    /// Claims must be the first offers in the order of the pass, as many as are missing.
-    fn claimed(&mut self, claims: &[(ShardNo, Vec<JobId>)]) {
+    /// The session ends its talk with the home shards, or this round of it.
+    fn cancelled(&mut self) {
+        let has_offers = self.offers.values().any(|offers| !offers.is_empty());
+        self.gave_up.get_or_insert(has_offers);
+    }
+
+    /// What is to be claimed next: the first offers in the order of the pass, as many as are missing.
+    fn to_claim(&self) -> Vec<(ShardNo, JobId)> {
         let mut order = Vec::new();
         for (&shard, offers) in &self.offers {
             for (place, offer) in offers.iter().enumerate() {
@@ -68,29 +77,46 @@ impl Outcome {
         }
         order.sort();
         let missing = self.count - self.jobs().count();
-        order.truncate(missing);
-        for (_, _, shard, id) in &order {
-            let sent = claims.iter().find(|(to, _)| to == shard);
-            assert!(
-                sent.is_some_and(|(_, ids)| ids.contains(id)),
-                "{id} was to be claimed, not {claims:?}"
-            );
-            self.claims.push(Claimed {
-                shard: *shard,
-                id: *id,
-                jobs: None,
-            });
-            self.offers
-                .get_mut(shard)
-                .expect("it offered")
-                .retain(|offer| offer.id != *id);
+        order
+            .into_iter()
+            .take(missing)
+            .map(|(_, _, shard, id)| (shard, id))
+            .collect()
+    }
+
+    /// A session claims. It has learnt of offers one after the other in this step, and claims as soon as no shard owes it an
+    /// answer: the claims must be right for what it knew at some point of the step.
+    fn claimed(
+        &mut self,
+        claims: &BTreeSet<(ShardNo, JobId)>,
+        mut learnt: VecDeque<(ShardNo, Vec<Offered>)>,
+    ) {
+        let mut tried = Vec::new();
+        loop {
+            let order = self.to_claim();
+            if order.iter().copied().collect::<BTreeSet<_>>() == *claims {
+                for (shard, id) in order {
+                    self.claims.push(Claimed {
+                        shard,
+                        id,
+                        jobs: None,
+                    });
+                    self.offers
+                        .get_mut(&shard)
+                        .expect("it offered")
+                        .retain(|offer| offer.id != id);
+                }
+                break;
+            }
+            tried.push(order);
+            let Some((from, offers)) = learnt.pop_front() else {
+                panic!("these were to be claimed: one of {tried:?}; these were: {claims:?}");
+            };
+            self.offers.entry(from).or_default().extend(offers);
         }
-        let sent: usize = claims.iter().map(|(_, ids)| ids.len()).sum();
-        assert_eq!(
-            sent,
-            order.len(),
-            "no more is claimed than is missing: {claims:?}"
-        );
+        for (from, offers) in learnt {
+            self.offers.entry(from).or_default().extend(offers);
+        }
     }
 
     fn claim_ended(&mut self, shard: ShardNo, jobs: &[Delivered]) {
@@ -108,6 +134,9 @@ impl Outcome {
         }
     }
 }
+
+/// Lines that a failure shows.
+const HISTORY: usize = 10000;
 
 /// What a step told a home shard.
 enum Told {
@@ -138,6 +167,8 @@ pub struct Witness {
     of_ticket: BTreeMap<Ticket, usize>,
     of_session: BTreeMap<(ShardNo, SessionId), VecDeque<usize>>,
     step: Step,
+    /// Offers that sessions learnt of in this step.
+    learnt: BTreeMap<Ticket, VecDeque<(ShardNo, Vec<Offered>)>>,
     /// Ends of ticks that belong together.
     tick_ends: Vec<(Ticket, Answer)>,
 }
@@ -163,13 +194,14 @@ impl Witness {
             of_ticket: BTreeMap::new(),
             of_session: BTreeMap::new(),
             step: Step::Outside,
+            learnt: BTreeMap::new(),
             tick_ends: Vec::new(),
         }
     }
 
     pub fn note(&mut self, line: String) {
         self.history.push_back(line);
-        if self.history.len() > 60 {
+        if self.history.len() > HISTORY {
             self.history.pop_front();
         }
     }
@@ -245,16 +277,17 @@ impl Witness {
         if let Answer::Offers(offers) = answer
             && self.of_ticket.contains_key(&ticket)
         {
-            self.outcome(ticket)
-                .offers
-                .entry(from)
+            self.learnt
+                .entry(ticket)
                 .or_default()
-                .extend(offers);
+                .push_back((from, offers.clone()));
         }
     }
 
     fn sent(&mut self, sent: &[Vec<Message>]) {
-        let mut claims: BTreeMap<Ticket, Vec<(ShardNo, Vec<JobId>)>> = BTreeMap::new();
+        let mut claims: BTreeMap<Ticket, BTreeSet<(ShardNo, JobId)>> = BTreeMap::new();
+        let mut requests: BTreeMap<Ticket, &Request> = BTreeMap::new();
+        let mut cancels: BTreeSet<Ticket> = BTreeSet::new();
         for (to, messages) in sent.iter().enumerate() {
             for message in messages {
                 match message {
@@ -262,21 +295,40 @@ impl Witness {
                         request: Request::Scan(_) | Request::Gather(_),
                         ..
                     } => {}
-                    Message::Request { ticket, request } => self.request_sent(*ticket, request),
+                    Message::Request { ticket, request } => {
+                        requests.insert(*ticket, request);
+                    }
                     Message::Claim { ticket, ids } => {
                         claims
                             .entry(*ticket)
                             .or_default()
-                            .push((to as ShardNo, ids.clone()));
+                            .extend(ids.iter().map(|id| (to as ShardNo, *id)));
+                    }
+                    Message::Cancel { ticket } => {
+                        cancels.insert(*ticket);
                     }
                     Message::Undelivered { jobs } => self.undone.extend(jobs),
                     _ => {}
                 }
             }
         }
+        for ticket in cancels {
+            self.outcome(ticket).cancelled();
+        }
         for (ticket, claims) in claims {
-            self.outcome(ticket).claimed(&claims);
+            let learnt = self.learnt.remove(&ticket).unwrap_or_default();
+            self.outcome(ticket).claimed(&claims, learnt);
             self.count("claims");
+        }
+        for (ticket, learnt) in std::mem::take(&mut self.learnt) {
+            let known = &mut self.outcome(ticket).offers;
+            learnt
+                .into_iter()
+                .for_each(|(from, offers)| known.entry(from).or_default().extend(offers));
+        }
+        // In the order of the session's commands.
+        for (ticket, request) in requests {
+            self.request_sent(ticket, request);
         }
     }
 
@@ -308,8 +360,8 @@ impl Witness {
                         self.answered(asked, shard, expected, &request);
                     }
                 }
-                Told::Claim(ticket, ids) => self.reference.claim(now, ticket, &ids),
-                Told::Cancel(ticket) => self.reference.cancel(now, ticket),
+                Told::Claim(ticket, ids) => self.reference.claim(now, (shard, ticket), &ids),
+                Told::Cancel(ticket) => self.reference.cancel(now, (shard, ticket)),
                 Told::Undelivered(jobs) => self.reference.undelivered(now, &jobs),
                 Told::Flush => self.reference.flush(shard),
             }
@@ -406,6 +458,16 @@ impl Watch for Witness {
 
     fn after(&mut self, now: Now, shard: ShardNo, sent: &[Vec<Message>]) {
         let step = std::mem::take(&mut self.step);
+        for (to, messages) in sent
+            .iter()
+            .enumerate()
+            .filter(|(_, messages)| !messages.is_empty())
+        {
+            self.note(format!(
+                "{} ms: {shard} sends to {to}: {messages:?}",
+                now.mono().0
+            ));
+        }
         if !self.exact {
             sent.iter().flatten().for_each(|message| {
                 if let Message::Undelivered { jobs } = message {
