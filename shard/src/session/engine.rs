@@ -41,7 +41,7 @@ impl Engine<'_> {
             if !matches!(self.session.ending, None | Some(Ending::HalfClosed)) {
                 break;
             }
-            let limits = if self.session.client.authenticated {
+            let limits = if self.is_let_in() {
                 RequestLimits::FULL
             } else {
                 RequestLimits::UNAUTHENTICATED
@@ -71,11 +71,16 @@ impl Engine<'_> {
         self.end_step();
     }
 
+    /// Whether its commands are served: it gave the password, or none is set any more.
+    fn is_let_in(&self) -> bool {
+        self.session.client.authenticated || self.core.settings.requirepass.is_none()
+    }
+
     /// Why nothing may start now, whatever it is.
     pub(super) fn must_hold(&self) -> Option<Hold> {
         if self.session.progress.is_some() || !self.session.has_room() {
             Some(Hold::Order)
-        } else if self.session.output.queued_bytes() >= limits::OUTPUT_HIGH_BYTES {
+        } else if self.session.unsent_bytes() >= limits::OUTPUT_HIGH_BYTES {
             Some(Hold::Output)
         } else {
             None
@@ -127,7 +132,7 @@ impl Engine<'_> {
 
     /// Grammar and the checks before a command (reference, 1.2).
     pub(super) fn plan(&self, args: Args<'_>) -> (Option<u8>, Result<Plan, CommandError>) {
-        let Some(number) = table::find(args.name()) else {
+        let Some(number) = table::find_renamed(&self.core.settings, args.name()) else {
             return (None, Err(table::unknown_command(args)));
         };
         let spec = &table::COMMANDS[usize::from(number)];
@@ -135,7 +140,7 @@ impl Engine<'_> {
         if (spec.arity > 0 && count != spec.arity) || (spec.arity < 0 && count < -spec.arity) {
             return (None, Err(CommandError::Arity(spec.name.into())));
         }
-        if !self.session.client.authenticated && !spec.flags.has(Flags::NO_AUTH) {
+        if !self.is_let_in() && !spec.flags.has(Flags::NO_AUTH) {
             return (None, Err(CommandError::NotAuthenticated));
         }
         (Some(number), (spec.plan)(self.core, self.session, &args))

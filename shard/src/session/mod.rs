@@ -53,6 +53,8 @@ pub struct Session {
     timer: Option<TimerKey>,
     /// The idle check (`timeout`).
     pub(crate) idle_timer: Option<TimerKey>,
+    /// Runs while more output than the soft limit is unread.
+    output_timer: Option<TimerKey>,
     /// Why the session does not go on with its input.
     held: Option<Hold>,
     /// A protocol error or QUIT: once everything before it is answered, this is written and the connection closed.
@@ -115,6 +117,7 @@ impl Session {
             progress: None,
             timer: None,
             idle_timer: None,
+            output_timer: None,
             held: None,
             ending: None,
             reading: true,
@@ -149,7 +152,7 @@ impl Session {
 
     /// Bytes of output that wait for the client.
     pub fn output_bytes(&self) -> usize {
-        self.output.queued_bytes()
+        self.unsent_bytes()
     }
 
     /// The address of the client, as CLIENT LIST shows it.
@@ -159,6 +162,11 @@ impl Session {
 
     fn is_idle(&self) -> bool {
         self.pending.is_empty() && self.progress.is_none()
+    }
+
+    /// Bytes of output that the kernel has not taken, those in the server's hands included.
+    fn unsent_bytes(&self) -> usize {
+        (self.output.produced_bytes() - self.sent_bytes) as usize
     }
 
     /// Whether the kernel has taken all output.

@@ -1,5 +1,6 @@
 //! What follows each step of a session, and its end: output, memory, reading of the socket, closing.
 
+use crate::core::SessionTimer;
 use crate::error::CommandError;
 use crate::input::Effect;
 use crate::limits;
@@ -17,7 +18,7 @@ impl Engine<'_> {
         self.session.deliveries.sent(bytes as u64);
         self.session.sent_bytes += bytes as u64;
         if self.session.held == Some(Hold::Output)
-            && self.session.output.queued_bytes() < limits::OUTPUT_HIGH_BYTES
+            && self.session.unsent_bytes() < limits::OUTPUT_HIGH_BYTES
         {
             self.core.run_later(self.session);
         }
@@ -65,7 +66,7 @@ impl Engine<'_> {
         if let Some(timer) = self.session.timer.take() {
             self.core.timers.cancel(timer);
         }
-        if let Some(timer) = self.session.idle_timer.take() {
+        for timer in [self.session.idle_timer.take(), self.session.output_timer.take()].into_iter().flatten() {
             self.core.timers.cancel(timer);
         }
         if let Some(progress) = self.session.progress.take()
@@ -114,10 +115,10 @@ impl Engine<'_> {
         let served = self.session.is_idle() && !(half_closed && self.session.held.is_some());
         let ends = self.session.ending.is_some() && served && self.session.all_sent();
         let in_vain = half_closed && self.session.is_blocked();
-        let too_much = self.session.output.queued_bytes() as u64 > self.core.output_limit();
-        if ends || in_vain || too_much {
+        if ends || in_vain {
             self.core.close_later(self.session.id);
         }
+        self.check_output();
         if !self.session.output.is_empty() {
             self.core.mark_output(self.session);
         }
@@ -125,10 +126,43 @@ impl Engine<'_> {
         self.settle_reading();
     }
 
+    /// `client-output-buffer-limit`: closes the connection at the hard limit, or when the soft one is exceeded for too long.
+    fn check_output(&mut self) {
+        let unread = self.session.unsent_bytes() as u64;
+        let limit = &self.core.settings.output_limit;
+        let over = |limit_bytes: u64| limit_bytes > 0 && unread > limit_bytes;
+        if over(limit.hard_bytes) {
+            return self.close_for_output();
+        }
+        match (over(limit.soft_bytes), self.session.output_timer) {
+            (true, None) => {
+                let deadline = self.now.mono().after_ms(limit.soft_s.saturating_mul(1000));
+                let timer = self.core.timers.insert(deadline.0, SessionTimer::Output(self.session.id));
+                self.session.output_timer = Some(timer);
+            }
+            (false, Some(timer)) => {
+                self.core.timers.cancel(timer);
+                self.session.output_timer = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// The soft limit was exceeded all the time until now.
+    pub fn output_stayed(&mut self) {
+        self.session.output_timer = None;
+        self.close_for_output();
+    }
+
+    fn close_for_output(&mut self) {
+        self.core.stats.counters.clients_over_output_limit += 1;
+        self.core.close_later(self.session.id);
+    }
+
     pub(super) fn settle_memory(&mut self) {
         let session = &mut *self.session;
         let bytes = (session.parser.held_bytes()
-            + session.output.queued_bytes()
+            + session.unsent_bytes()
             + session.deliveries.held_bytes()) as u64;
         let charged = std::mem::replace(&mut session.charged_bytes, bytes);
         if bytes > charged {
