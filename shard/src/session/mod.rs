@@ -166,7 +166,7 @@ impl Session {
 
     /// Bytes of output that the kernel has not taken, those in the server's hands included.
     fn unsent_bytes(&self) -> usize {
-        (self.output.produced_bytes() - self.sent_bytes) as usize
+        self.output.produced_bytes().saturating_sub(self.sent_bytes) as usize
     }
 
     /// Whether the kernel has taken all output.
