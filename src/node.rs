@@ -238,7 +238,12 @@ fn executor(cpu: usize) -> Result<LocalExecutor, String> {
 /// A broken invariant of our own: say so and stop at once, before any state built on it is seen.
 fn stop_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
-        let text = panic.payload_as_str().unwrap_or("no text");
+        let payload = panic.payload();
+        let text = payload
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| payload.downcast_ref::<&str>().copied())
+            .unwrap_or("no text");
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         let thread = thread::current();
         eprintln!(

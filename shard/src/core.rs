@@ -82,6 +82,8 @@ pub(crate) enum SessionTimer {
     Command(SessionId),
     /// The idle check of a connection.
     Idle(SessionId),
+    /// The client has left too much output unread for too long.
+    Output(SessionId),
     /// The end of a CLIENT PAUSE.
     Pause,
     /// The node stops and has waited long enough for clients to read.
@@ -289,11 +291,6 @@ impl Core {
         } else {
             self.mesh.send(to, Message::Answer { ticket, answer });
         }
-    }
-
-    /// Output above which a client is cut off.
-    pub(crate) fn output_limit(&self) -> u64 {
-        self.settings.output_limit_bytes()
     }
 
     /// A command starts: it is counted, and shown to the monitors.

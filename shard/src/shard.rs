@@ -273,10 +273,13 @@ impl Shard {
                 client,
                 shard,
             },
-            None => Effect::Refuse {
+            None => {
+                self.core.stats.counters.rejected_connections += 1;
+                Effect::Refuse {
                 connection,
                 reply: b"-ERR max number of clients reached\r\n",
-            },
+            }
+            }
         };
         self.core.effects.push(effect);
     }
@@ -389,6 +392,9 @@ impl Shard {
                 assert!(alive, "a session that ends cancels its timers");
             }
             SessionTimer::Idle(session) => self.idle_check(now, session),
+            SessionTimer::Output(session) => {
+                self.with(now, session, |engine| engine.output_stayed());
+            }
             SessionTimer::Pause => {
                 self.core.pause_timer = None;
                 self.end_pause(now);
@@ -414,6 +420,7 @@ impl Shard {
             place.client.active_at = now.mono();
         }
         if now.mono().since_ms(place.client.active_at) >= timeout_ms {
+            self.core.stats.counters.clients_timed_out += 1;
             self.core.close_later(session);
         } else {
             self.arm_idle_check(now, session.index);

@@ -55,7 +55,7 @@ pub(super) async fn run(listener: Listener, arrivals: Rc<RefCell<VecDeque<Arriva
                 }
             }
             Err(error) => {
-                if errors % ERRORS_PER_LINE == 0 {
+                if errors.is_multiple_of(ERRORS_PER_LINE) {
                     warn!("cannot accept a connection: {error}");
                 }
                 errors += 1;

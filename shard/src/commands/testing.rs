@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use crate::clock::Now;
 use crate::id::NodeId;
-use crate::input::{Effect, Input, Peer, Question, Told};
+use crate::input::{ConnectionId, Effect, Input, Peer, Question, Told};
 use crate::message::SessionId;
 use crate::settings::Settings;
 use crate::shard::{NodeFacts, Shard, ShardOptions};
@@ -86,20 +86,25 @@ impl TestNode {
         node
     }
 
-    /// Connects a client to this shard; gives its place.
-    pub fn connect(&mut self, shard: u16) -> usize {
-        let number = self.clients.len() as u64 + 1;
-        let peer = Peer::Tcp(SocketAddr::from(([127, 0, 0, 1], 40_000 + number as u16)));
+    /// Connects a client, to the shard that shard 0 chooses; gives its place.
+    pub fn connect(&mut self) -> usize {
+        let connection = ConnectionId(self.clients.len() as u64);
+        self.step(0, Input::Accepted { connection });
+        self.settle();
+        self.clients.len() - 1
+    }
+
+    fn assign(&mut self, client: u64, shard: ShardNo) {
+        let peer = Peer::Tcp(SocketAddr::from(([127, 0, 0, 1], 40_000 + client as u16)));
         let local = Peer::Tcp(SocketAddr::from(([127, 0, 0, 1], 7711)));
-        let session = self.shards[usize::from(shard)].connect(self.now, number, peer, local);
+        let shard = usize::from(shard);
+        let session = self.shards[shard].connect(self.now, client, peer, local);
         self.clients.push(TestClient {
-            shard: usize::from(shard),
+            shard,
             session,
             received: Vec::new(),
             closed: false,
         });
-        self.settle();
-        self.clients.len() - 1
     }
 
     /// Sends a request of these words, separated by blanks; gives all that came back.
@@ -223,10 +228,9 @@ impl TestNode {
             Effect::Log { text, .. } => self.log.push(text),
             Effect::Crash => self.crashed = true,
             Effect::Stopped => self.stopped += 1,
-            Effect::Reading { .. }
-            | Effect::Assign { .. }
-            | Effect::Refuse { .. }
-            | Effect::StopListening => {}
+            Effect::Assign { client, shard, .. } => self.assign(client, shard),
+            Effect::Refuse { .. } => panic!("a test connects few clients"),
+            Effect::Reading { .. } | Effect::StopListening => {}
         }
     }
 

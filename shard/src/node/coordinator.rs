@@ -19,8 +19,6 @@ pub(crate) struct Coordinator {
     sessions: Vec<u32>,
     lender: Lender,
     stopping: bool,
-    /// Connections turned away at `maxclients`.
-    pub rejected_connections: u64,
 }
 
 /// A change that not every shard has made.
@@ -43,7 +41,6 @@ impl Coordinator {
             sessions: vec![0; usize::from(shards)],
             lender: Lender::new(shards, maxmemory),
             stopping: false,
-            rejected_connections: 0,
         }
     }
 
@@ -51,7 +48,6 @@ impl Coordinator {
     pub fn accept(&mut self, maxclients: u64) -> Option<(u64, ShardNo)> {
         let total: u64 = self.sessions.iter().map(|&sessions| u64::from(sessions)).sum();
         if total >= maxclients || self.stopping {
-            self.rejected_connections += 1;
             return None;
         }
         let shard = (0..self.sessions.len())

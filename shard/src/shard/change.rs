@@ -45,6 +45,7 @@ impl Shard {
             }
             Change::ResetStats => {
                 self.core.stats.reset();
+                self.core.home.counters = Default::default();
                 0
             }
             Change::ResetSlowlog => {
