@@ -488,8 +488,14 @@ impl Shard {
                 });
             }
             NodeMessage::LendMemory { bytes } => {
-                self.borrower.lent(&mut self.core.home.memory, bytes);
+                let last = self.borrower.lent(&mut self.core.home.memory, bytes);
+                // What still does not fit is refused: waiting for more would be waiting for ever.
+                self.core
+                    .home
+                    .memory
+                    .set_may_borrow(self.core.shards > 1 && !last);
                 self.core.home.memory_lent(now);
+                self.core.home.memory.set_may_borrow(self.core.shards > 1);
             }
             NodeMessage::RecallMemory => {
                 let message = self.borrower.recalled(&mut self.core.home.memory);
