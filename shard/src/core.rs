@@ -82,6 +82,8 @@ pub(crate) enum SessionTimer {
     Command(SessionId),
     /// The idle check of a connection.
     Idle(SessionId),
+    /// The client has left too much output unread for too long.
+    Output(SessionId),
     /// The end of a CLIENT PAUSE.
     Pause,
     /// The node stops and has waited long enough for clients to read.
@@ -124,8 +126,15 @@ struct Lane {
 
 impl Mesh {
     pub fn new(shards: u16) -> Self {
-        let lane = || Lane { outbox: Vec::new(), credits: limits::MESH_CREDITS, starved: VecDeque::new() };
-        Self { lanes: (0..shards).map(|_| lane()).collect(), starved: 0 }
+        let lane = || Lane {
+            outbox: Vec::new(),
+            credits: limits::MESH_CREDITS,
+            starved: VecDeque::new(),
+        };
+        Self {
+            lanes: (0..shards).map(|_| lane()).collect(),
+            starved: 0,
+        }
     }
 
     pub fn has_credit(&self, to: ShardNo) -> bool {
@@ -148,7 +157,10 @@ impl Mesh {
     pub fn return_credit(&mut self, from: ShardNo) {
         let lane = &mut self.lanes[usize::from(from)];
         lane.credits += 1;
-        assert!(lane.credits <= limits::MESH_CREDITS, "an answer without a request");
+        assert!(
+            lane.credits <= limits::MESH_CREDITS,
+            "an answer without a request"
+        );
     }
 
     pub fn wait_for_credit(&mut self, to: ShardNo, session: SessionId) {
@@ -170,10 +182,6 @@ impl Mesh {
 
     pub fn take_outbox(&mut self, to: ShardNo, batch: &mut Vec<Message>) {
         batch.append(&mut self.lanes[usize::from(to)].outbox);
-    }
-
-    pub fn has_outbound(&self) -> bool {
-        self.lanes.iter().any(|lane| !lane.outbox.is_empty())
     }
 }
 
@@ -222,7 +230,11 @@ impl Core {
         for job in jobs {
             of_shard[usize::from(job.id.slot().home(self.shards))].push(job);
         }
-        for (shard, jobs) in of_shard.into_iter().enumerate().filter(|(_, jobs)| !jobs.is_empty()) {
+        for (shard, jobs) in of_shard
+            .into_iter()
+            .enumerate()
+            .filter(|(_, jobs)| !jobs.is_empty())
+        {
             if shard == usize::from(self.shard) {
                 self.home.undelivered(now, &jobs);
             } else {
@@ -259,7 +271,8 @@ impl Core {
 
     /// Whether CLIENT PAUSE holds back a command of these flags.
     pub(crate) fn clients_are_paused(&self, flags: Flags) -> bool {
-        self.pause.is_some_and(|pause| !pause.writes_only || flags.has(Flags::WRITE))
+        self.pause
+            .is_some_and(|pause| !pause.writes_only || flags.has(Flags::WRITE))
     }
 
     pub(crate) fn wait_for_unpause(&mut self, session: SessionId) {
@@ -280,11 +293,6 @@ impl Core {
         }
     }
 
-    /// Output above which a client is cut off.
-    pub(crate) fn output_limit(&self) -> u64 {
-        self.settings.output_limit_bytes()
-    }
-
     /// A command starts: it is counted, and shown to the monitors.
     pub(crate) fn command_started(&mut self, now: Now, command: u8, client: &ClientInfo, args: Args<'_>) {
         self.stats.command_started(command, args);
@@ -295,7 +303,8 @@ impl Core {
 
     /// A command that waited has ended.
     pub(crate) fn command_ended_late(&mut self, now: Now, command: u8, args: &[Bytes], took_us: u64) {
-        self.stats.command_ended_late(&self.settings, now, command, args, took_us);
+        self.stats
+            .command_ended_late(&self.settings, now, command, args, took_us);
     }
 
     /// An input of a socket is handled from now on.
@@ -307,7 +316,8 @@ impl Core {
     /// The commands of the last input get their share of the time since it began.
     pub(crate) fn settle_durations(&mut self, now: Now) {
         if let Some(started_us) = self.input_started_us.take() {
-            self.stats.settle(&self.settings, now, now.mono_us.saturating_sub(started_us));
+            self.stats
+                .settle(&self.settings, now, now.mono_us.saturating_sub(started_us));
         }
     }
 
@@ -319,9 +329,16 @@ impl Core {
     pub(crate) fn monitor_ended(&mut self, session: SessionId) {
         self.feed.monitors.retain(|&monitor| monitor != session);
         if self.feed.monitors.is_empty() {
-            let change = Change::Monitor { shard: self.shard, on: false };
-            self.send_node(0, NodeMessage::Ask { ticket: None, change });
+            self.ask_for_no_feed();
         }
+    }
+
+    pub(crate) fn ask_for_no_feed(&mut self) {
+        let change = Change::Monitor {
+            shard: self.shard,
+            on: false,
+        };
+        self.send_node(0, NodeMessage::Ask { ticket: None, change });
     }
 
     pub(crate) fn memory_charge(&mut self, bytes: u64) {

@@ -32,7 +32,9 @@ pub enum CommandError {
     BadId,
     #[error("NOJOB Job not known in the context of this node.")]
     NoJob,
-    #[error("TOOLATE Half of job TTL already elapsed, you are no longer allowed to postpone the next delivery.")]
+    #[error(
+        "TOOLATE Half of job TTL already elapsed, you are no longer allowed to postpone the next delivery."
+    )]
     TooLate,
     #[error("OOM command not allowed when used memory > 'maxmemory'")]
     OutOfMemory,

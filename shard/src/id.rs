@@ -87,7 +87,10 @@ impl JobId {
         let mut text = [b'-'; JOB_ID_TEXT_LEN];
         text[0] = b'D';
         encode_hex(&self.0[..4], &mut text[2..10]);
-        for (three, four) in self.0[4..22].chunks_exact(3).zip(text[11..35].chunks_exact_mut(4)) {
+        for (three, four) in self.0[4..22]
+            .chunks_exact(3)
+            .zip(text[11..35].chunks_exact_mut(4))
+        {
             let bits = u32::from(three[0]) << 16 | u32::from(three[1]) << 8 | u32::from(three[2]);
             for (i, c) in four.iter_mut().enumerate() {
                 *c = ALPHABET[(bits >> (18 - 6 * i) & 0x3f) as usize];
@@ -201,7 +204,11 @@ mod tests {
         assert!(text.ends_with("-05a1"), "{text}");
         let once = JobId::new(node(), Slot::of_queue(b"q"), [0xa5; 18], 10, false);
         assert!(once.text().ends_with(b"-0000"));
-        assert!(JobId::new(node(), Slot::of_queue(b"q"), [0; 18], u64::MAX, true).text().ends_with(b"-ffff"));
+        assert!(
+            JobId::new(node(), Slot::of_queue(b"q"), [0; 18], u64::MAX, true)
+                .text()
+                .ends_with(b"-ffff")
+        );
     }
 
     #[test]

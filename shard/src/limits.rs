@@ -61,5 +61,8 @@ const _: () = {
     assert!(OFFER_STEP <= TAKE_STEP);
     assert!(MAX_BULK_BYTES < MAX_REQUEST_BYTES);
     assert!(OUTPUT_HIGH_BYTES <= REPLY_BYTES);
-    assert!(SESSION_PENDING <= u32::MAX as usize / 2, "request numbers of a session are compared modulo 2^32");
+    assert!(
+        SESSION_PENDING <= u32::MAX as usize / 2,
+        "request numbers of a session are compared modulo 2^32"
+    );
 };

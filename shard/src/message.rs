@@ -78,6 +78,7 @@ pub struct Handed {
 
 /// What a home shard says to a request.
 #[derive(Debug)]
+#[allow(missing_docs, reason = "the fields are told with their variants")]
 pub enum Answer {
     /// The end comes later, as `Message::Late`.
     Waiting,
@@ -100,7 +101,10 @@ pub enum Answer {
     /// SHOW: the job, when this shard holds it.
     Job(Option<Box<view::JobView>>),
     /// QPEEK: jobs, and whether more stand behind them.
-    Peeked { jobs: Vec<Delivered>, next: Option<view::QueuePosition> },
+    Peeked {
+        jobs: Vec<Delivered>,
+        next: Option<view::QueuePosition>,
+    },
     /// QSTAT: the queue, when it exists.
     Queue(Option<Box<view::QueueView>>),
     /// PAUSE: the state after the command.

@@ -79,12 +79,29 @@ pub struct Shard {
 impl Shard {
     /// A shard without sessions and jobs.
     pub fn new(options: ShardOptions, settings: Settings, now: Now) -> Self {
-        let ShardOptions { shard, shards, node, seed, hash_seed, facts } = options;
+        let ShardOptions {
+            shard,
+            shards,
+            node,
+            seed,
+            hash_seed,
+            facts,
+        } = options;
         assert!(shard < shards && shards <= limits::MAX_SHARDS);
         let maxmemory = settings.maxmemory;
         let mut memory = Memory::new(0);
-        memory.set_may_borrow(shards > 1);
-        let mut home = Home::new(HomeOptions { shard, shards, node, seed, hash_seed }, memory, now);
+        memory.set_may_borrow(true);
+        let mut home = Home::new(
+            HomeOptions {
+                shard,
+                shards,
+                node,
+                seed,
+                hash_seed,
+            },
+            memory,
+            now,
+        );
         home.set_evicts(settings.evicts());
         let core = Core {
             shard,
@@ -134,7 +151,9 @@ impl Shard {
         let authenticated = self.core.settings.requirepass.is_none();
         let client = ClientInfo::new(client, peer, local, now.mono(), authenticated);
         let placeholder = SessionId { index: 0, generation };
-        let index = self.sessions.insert(Session::new(placeholder, self.core.shard, client));
+        let index = self
+            .sessions
+            .insert(Session::new(placeholder, self.core.shard, client));
         let id = SessionId { index, generation };
         self.sessions[index].id = id;
         self.core.stats.counters.total_connections_received += 1;
@@ -175,7 +194,11 @@ impl Shard {
     /// Moves the effects so far to `effects`.
     pub fn take_effects(&mut self, effects: &mut Vec<Effect>) {
         for session in self.core.marked.drain(..) {
-            if let Some(place) = self.sessions.get_mut(session.index).filter(|place| place.id == session) {
+            if let Some(place) = self
+                .sessions
+                .get_mut(session.index)
+                .filter(|place| place.id == session)
+            {
                 place.output_marked = false;
                 self.core.effects.push(Effect::Send { session });
             }
@@ -190,7 +213,11 @@ impl Shard {
 
     /// Moves a session's output, whole chunks, up to about `max_bytes`; nothing when the session is gone or has none.
     pub fn take_output(&mut self, session: SessionId, chunks: &mut Vec<Bytes>, max_bytes: usize) {
-        if let Some(place) = self.sessions.get_mut(session.index).filter(|place| place.id == session) {
+        if let Some(place) = self
+            .sessions
+            .get_mut(session.index)
+            .filter(|place| place.id == session)
+        {
             place.output.take_chunks(chunks, max_bytes);
         }
     }
@@ -205,15 +232,28 @@ impl Shard {
         sessions.into_iter().chain(home).min()
     }
 
+    /// The present settings.
+    pub fn settings(&self) -> &Settings {
+        &self.core.settings
+    }
+
     /// Checks the whole state against its invariants; for tests, since it looks at every job.
     pub fn check(&self) {
         self.core.home.check();
     }
 
     fn with(&mut self, now: Now, session: SessionId, act: impl FnOnce(&mut Engine<'_>)) -> bool {
-        match self.sessions.get_mut(session.index).filter(|place| place.id == session) {
+        match self
+            .sessions
+            .get_mut(session.index)
+            .filter(|place| place.id == session)
+        {
             Some(place) => {
-                act(&mut Engine { now, core: &mut self.core, session: place });
+                act(&mut Engine {
+                    now,
+                    core: &mut self.core,
+                    session: place,
+                });
                 true
             }
             None => false,
@@ -222,10 +262,24 @@ impl Shard {
 
     fn accepted(&mut self, connection: ConnectionId) {
         let maxclients = self.core.settings.maxclients;
-        let coordinator = self.core.coordinator.as_mut().expect("shard 0 takes in connections");
+        let coordinator = self
+            .core
+            .coordinator
+            .as_mut()
+            .expect("shard 0 takes in connections");
         let effect = match coordinator.accept(maxclients) {
-            Some((client, shard)) => Effect::Assign { connection, client, shard },
-            None => Effect::Refuse { connection, reply: b"-ERR max number of clients reached\r\n" },
+            Some((client, shard)) => Effect::Assign {
+                connection,
+                client,
+                shard,
+            },
+            None => {
+                self.core.stats.counters.rejected_connections += 1;
+                Effect::Refuse {
+                    connection,
+                    reply: b"-ERR max number of clients reached\r\n",
+                }
+            }
         };
         self.core.effects.push(effect);
     }
@@ -241,7 +295,10 @@ impl Shard {
 
     fn mesh_message(&mut self, now: Now, from: ShardNo, message: Message) {
         match message {
-            Message::Request { ticket, request: crate::commands::Request::Gather(ask) } => {
+            Message::Request {
+                ticket,
+                request: crate::commands::Request::Gather(ask),
+            } => {
                 self.core.gather_later(from, ticket, ask);
             }
             Message::Request { ticket, request } => {
@@ -264,10 +321,22 @@ impl Shard {
     }
 
     fn answered(&mut self, now: Now, from: ShardNo, ticket: Ticket, answer: Answer, first: bool) {
-        assert_eq!(ticket.shard, self.core.shard, "an answer goes to the session's shard");
-        match self.sessions.get_mut(ticket.session.index).filter(|place| place.id == ticket.session) {
+        assert_eq!(
+            ticket.shard, self.core.shard,
+            "an answer goes to the session's shard"
+        );
+        match self
+            .sessions
+            .get_mut(ticket.session.index)
+            .filter(|place| place.id == ticket.session)
+        {
             Some(session) => {
-                Engine { now, core: &mut self.core, session }.answered(from, ticket.request, answer, first);
+                Engine {
+                    now,
+                    core: &mut self.core,
+                    session,
+                }
+                .answered(from, ticket.request, answer, first);
             }
             None => self.core.return_stale(now, answer),
         }
@@ -282,7 +351,9 @@ impl Shard {
         self.core.timers.advance(now.mono().0);
         self.core.timers.work(limits::UPKEEP_STEP);
         for _ in 0..limits::UPKEEP_STEP {
-            let Some((_, timer)) = self.core.timers.pop_due() else { break };
+            let Some((_, timer)) = self.core.timers.pop_due() else {
+                break;
+            };
             self.session_timer(now, timer);
         }
         self.core.home.tick(now);
@@ -291,7 +362,9 @@ impl Shard {
             self.with(now, session, |engine| engine.core.run_later(engine.session));
         }
         for _ in 0..self.core.later.len() {
-            let Some(session) = self.core.later.pop_front() else { break };
+            let Some(session) = self.core.later.pop_front() else {
+                break;
+            };
             self.with(now, session, |engine| {
                 engine.session.run_marked = false;
                 engine.resume();
@@ -319,12 +392,17 @@ impl Shard {
                 assert!(alive, "a session that ends cancels its timers");
             }
             SessionTimer::Idle(session) => self.idle_check(now, session),
+            SessionTimer::Output(session) => {
+                self.with(now, session, |engine| engine.output_stayed());
+            }
             SessionTimer::Pause => {
                 self.core.pause_timer = None;
                 self.end_pause(now);
             }
             SessionTimer::Stop => {
-                self.sessions_where(|_| true).into_iter().for_each(|session| self.core.close_later(session));
+                self.sessions_where(|_| true)
+                    .into_iter()
+                    .for_each(|session| self.core.close_later(session));
             }
         }
     }
@@ -342,6 +420,7 @@ impl Shard {
             place.client.active_at = now.mono();
         }
         if now.mono().since_ms(place.client.active_at) >= timeout_ms {
+            self.core.stats.counters.clients_timed_out += 1;
             self.core.close_later(session);
         } else {
             self.arm_idle_check(now, session.index);
@@ -355,7 +434,11 @@ impl Shard {
             return;
         }
         let deadline = session.client.active_at.after_ms(timeout_ms).max(now.mono());
-        session.idle_timer = Some(self.core.timers.insert(deadline.0, SessionTimer::Idle(session.id)));
+        session.idle_timer = Some(
+            self.core
+                .timers
+                .insert(deadline.0, SessionTimer::Idle(session.id)),
+        );
     }
 
     /// After each input: ends of waiting requests, messages to itself, parts about itself, closing sessions, until none is left.
@@ -400,11 +483,16 @@ impl Shard {
                 self.apply(now, number, change);
             }
             NodeMessage::Changed { ticket, result } => {
-                self.with(now, ticket.session, |engine| engine.changed(ticket.request, result));
+                self.with(now, ticket.session, |engine| {
+                    engine.changed(ticket.request, result)
+                });
             }
             NodeMessage::LendMemory { bytes } => {
-                self.borrower.lent(&mut self.core.home.memory, bytes);
+                let last = self.borrower.lent(&mut self.core.home.memory, bytes);
+                // What still does not fit is refused: waiting for more would be waiting for ever.
+                self.core.home.memory.set_may_borrow(!last);
                 self.core.home.memory_lent(now);
+                self.core.home.memory.set_may_borrow(true);
             }
             NodeMessage::RecallMemory => {
                 let message = self.borrower.recalled(&mut self.core.home.memory);
@@ -435,7 +523,9 @@ impl Shard {
             NodeMessage::Stop => coordinator.ask(None, Change::Shutdown, &mut send),
             NodeMessage::Applied { number, count } => coordinator.applied(number, count, &mut send),
             NodeMessage::Ended { sessions } => coordinator.ended(from, sessions),
-            NodeMessage::WantMemory { bytes, urgent } => coordinator.want_memory(from, bytes, urgent, &mut send),
+            NodeMessage::WantMemory { bytes, urgent } => {
+                coordinator.want_memory(from, bytes, urgent, &mut send)
+            }
             NodeMessage::ReturnMemory { bytes, recalled } => {
                 coordinator.memory_returned(from, bytes, recalled, &mut send);
             }

@@ -84,7 +84,8 @@ impl Statistics {
             }
         }
         if let Some(command) = self.recent.first_command() {
-            self.latency.note(settings, event_of(command), now.wall_s(), took_us);
+            self.latency
+                .note(settings, event_of(command), now.wall_s(), took_us);
         }
         self.recent.clear();
     }
@@ -100,14 +101,20 @@ impl Statistics {
         took_us: u64,
     ) {
         self.commands.record(CommandNo(command), took_us);
-        self.latency.note(settings, event_of(command), now.wall_s(), took_us);
+        self.latency
+            .note(settings, event_of(command), now.wall_s(), took_us);
         if SlowLog::wants(settings, took_us) {
             let name = COMMANDS[usize::from(command)].name;
             let get = |at: usize| args.get(at).map(|arg| &arg[..]);
             let shown = slowlog::pieces(args.len().max(1), |at| {
-                if args.is_empty() { name.as_bytes() } else { redact::visible(name, get, at) }
+                if args.is_empty() {
+                    name.as_bytes()
+                } else {
+                    redact::visible(name, get, at)
+                }
             });
-            self.slowlog.enter(settings, now.wall_s(), took_us, shown.map(Blob::from).collect());
+            self.slowlog
+                .enter(settings, now.wall_s(), took_us, shown.map(Blob::from).collect());
         }
     }
 
@@ -120,7 +127,10 @@ impl Statistics {
     /// A copy for INFO, with what the home of the jobs has counted.
     pub fn snapshot(&mut self, now: Now, gauges: Gauges, home: &home::Counters) -> ShardStats {
         self.observe(now, gauges.used_bytes);
-        let gauges = Gauges { peak_bytes: self.peak_bytes, ..gauges };
+        let gauges = Gauges {
+            peak_bytes: self.peak_bytes,
+            ..gauges
+        };
         let mut counters = self.counters.clone();
         counters.take_home(home);
         ShardStats {
@@ -150,7 +160,11 @@ impl Statistics {
 
 /// The latency event of a command.
 fn event_of(command: u8) -> &'static str {
-    if COMMANDS[usize::from(command)].flags.has(Flags::FAST) { "fast-command" } else { "command" }
+    if COMMANDS[usize::from(command)].flags.has(Flags::FAST) {
+        "fast-command"
+    } else {
+        "command"
+    }
 }
 
 macro_rules! counters {
@@ -298,7 +312,10 @@ mod tests {
     }
 
     fn now(mono_us: u64) -> Now {
-        Now { mono_us, wall_us: 1_700_000_000_000_000 }
+        Now {
+            mono_us,
+            wall_us: 1_700_000_000_000_000,
+        }
     }
 
     #[test]
@@ -306,12 +323,26 @@ mod tests {
         let mut stats = Statistics::new(0, 2);
         stats.observe(now(0), 9);
         stats.counters.total_commands_processed = 160;
-        let gauges = Gauges { jobs: 3, longest_output_bytes: 7, ..Gauges::default() };
-        let home = home::Counters { added: 3, ..home::Counters::default() };
+        let gauges = Gauges {
+            jobs: 3,
+            longest_output_bytes: 7,
+            ..Gauges::default()
+        };
+        let home = home::Counters {
+            added: 3,
+            ..home::Counters::default()
+        };
         let mut node = stats.snapshot(now(1_600_000), gauges, &home);
         let other = ShardStats {
-            gauges: Gauges { jobs: 1, longest_output_bytes: 5, ..Gauges::default() },
-            counters: Counters { jobs_added: 2, ..Counters::default() },
+            gauges: Gauges {
+                jobs: 1,
+                longest_output_bytes: 5,
+                ..Gauges::default()
+            },
+            counters: Counters {
+                jobs_added: 2,
+                ..Counters::default()
+            },
             ..ShardStats::default()
         };
         node.add(&other);
@@ -326,14 +357,21 @@ mod tests {
 
     #[test]
     fn counters_are_named_as_info_names_them() {
-        let pairs = Counters { rejected_connections: 9, ..Counters::default() }.pairs();
+        let pairs = Counters {
+            rejected_connections: 9,
+            ..Counters::default()
+        }
+        .pairs();
         assert_eq!(pairs[Counters::ORIGINAL - 1], ("rejected_connections", 9));
         assert_eq!(pairs[0].0, "total_connections_received");
     }
 
     #[test]
     fn slow_commands_of_an_input_are_entered_without_secrets() {
-        let settings = Settings { latency_threshold_ms: 1, ..Settings::default() };
+        let settings = Settings {
+            latency_threshold_ms: 1,
+            ..Settings::default()
+        };
         let mut stats = Statistics::new(0, 1);
         let start = |stats: &mut Statistics, request: &[&str]| {
             let command = table::find(request[0].as_bytes()).expect("a command");

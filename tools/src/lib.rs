@@ -1,1 +1,12 @@
 //! Client code of shardq's tools, shared with the server's tests.
+//!
+//! Reading order: [`address`] (where a server is), [`client`] with [`reply`] (one blocking connection, for
+//! tests and for control commands), then [`bench`] (many non-blocking connections on one thread, checked job
+//! by job) and [`demo`]. Nothing here knows the server's code: a tool sees what any client sees.
+
+pub mod address;
+pub mod client;
+pub mod reply;
+
+pub mod bench;
+pub mod demo;

@@ -79,12 +79,18 @@ mod tests {
         let wrong = check_password(Some(b"a"), b"b").expect_err("it is wrong");
         assert_eq!(wrong.to_string(), "ERR invalid password");
         let none = check_password(None, b"b").expect_err("there is none");
-        assert!(none.to_string().starts_with("ERR AUTH <password> called without any password configured"));
+        assert!(
+            none.to_string()
+                .starts_with("ERR AUTH <password> called without any password configured")
+        );
         assert_eq!(check_user(None, b"default", b"any"), Ok(()));
         assert_eq!(check_user(Some(b"a"), b"default", b"a"), Ok(()));
         for (user, given) in [(&b"default"[..], &b"b"[..]), (b"other", b"a")] {
             let wrong = check_user(Some(b"a"), user, given).expect_err("it is wrong");
-            assert_eq!(wrong.to_string(), "WRONGPASS invalid username-password pair or user is disabled.");
+            assert_eq!(
+                wrong.to_string(),
+                "WRONGPASS invalid username-password pair or user is disabled."
+            );
         }
     }
 }

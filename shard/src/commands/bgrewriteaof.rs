@@ -8,5 +8,7 @@ use crate::wire::Args;
 
 /// Grammar.
 pub fn plan(_: &Core, _: &Session, _: &Args<'_>) -> Result<Plan, CommandError> {
-    Err(CommandError::other("this version keeps no log: there is nothing to rewrite"))
+    Err(CommandError::other(
+        "this version keeps no log: there is nothing to rewrite",
+    ))
 }

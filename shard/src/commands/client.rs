@@ -32,11 +32,18 @@ pub fn plan(_: &Core, session: &Session, args: &Args<'_>) -> Result<Plan, Comman
         })),
         ("list", _) => {
             let ask = Gather::Clients(filter::of_list(args)?);
-            Ok(Plan::Gather { ask, question: None, finish: finish_list })
+            Ok(Plan::Gather {
+                ask,
+                question: None,
+                finish: finish_list,
+            })
         }
         ("kill", 3..) => plan_kill(session, args),
         ("pause", 3 | 4) => plan_pause(args),
-        ("unpause", 2) => Ok(Plan::Change { change: Change::UnpauseClients, finish: |call, _| call.reply().simple("OK") }),
+        ("unpause", 2) => Ok(Plan::Change {
+            change: Change::UnpauseClients,
+            finish: |call, _| call.reply().simple("OK"),
+        }),
         ("getname", 2) => Ok(Plan::Local(run_getname)),
         ("setname", 3) => check_name(&args[2]).map(|_| Plan::Local(run_setname)),
         ("setinfo", 4) => {
@@ -61,8 +68,8 @@ pub fn plan(_: &Core, session: &Session, args: &Args<'_>) -> Result<Plan, Comman
             Ok(())
         })),
         (
-            subcommand @ ("id" | "info" | "kill" | "pause" | "unpause" | "getname" | "setname" | "setinfo" | "reply"
-            | "no-evict" | "no-touch" | "tracking" | "getredir" | "help"),
+            subcommand @ ("id" | "info" | "kill" | "pause" | "unpause" | "getname" | "setname" | "setinfo"
+            | "reply" | "no-evict" | "no-touch" | "tracking" | "getredir" | "help"),
             _,
         ) => Err(words::arity("client", subcommand)),
         _ => Err(words::unknown_subcommand("client", args)),
@@ -72,16 +79,37 @@ pub fn plan(_: &Core, session: &Session, args: &Args<'_>) -> Result<Plan, Comman
 const HELP: &[(&str, &str)] = &[
     ("ID", "Tell the number of this connection."),
     ("INFO", "Describe this connection."),
-    ("LIST [TYPE normal] [ID <id> ...]", "Describe the connections, one a line."),
+    (
+        "LIST [TYPE normal] [ID <id> ...]",
+        "Describe the connections, one a line.",
+    ),
     ("KILL <ip:port>", "End the connection of this address."),
-    ("KILL [ID <id>] [TYPE normal] [ADDR <ip:port>] [LADDR <ip:port>] [USER default] [SKIPME yes|no]", "End connections."),
-    ("PAUSE <milliseconds> [WRITE|ALL]", "Start no command, or none that writes, for so long."),
+    (
+        "KILL [ID <id>] [TYPE normal] [ADDR <ip:port>] [LADDR <ip:port>] [USER default] [SKIPME yes|no]",
+        "End connections.",
+    ),
+    (
+        "PAUSE <milliseconds> [WRITE|ALL]",
+        "Start no command, or none that writes, for so long.",
+    ),
     ("UNPAUSE", "End a pause."),
-    ("SETNAME <name> | GETNAME", "Name this connection, or tell its name."),
-    ("SETINFO LIB-NAME|LIB-VER <value>", "Tell which library this client uses."),
-    ("REPLY ON|OFF|SKIP", "Reply to commands, to none, or not to the next one."),
+    (
+        "SETNAME <name> | GETNAME",
+        "Name this connection, or tell its name.",
+    ),
+    (
+        "SETINFO LIB-NAME|LIB-VER <value>",
+        "Tell which library this client uses.",
+    ),
+    (
+        "REPLY ON|OFF|SKIP",
+        "Reply to commands, to none, or not to the next one.",
+    ),
     ("NO-EVICT ON|OFF", "Accepted: clients are not evicted."),
-    ("NO-TOUCH ON|OFF", "Accepted: commands do not touch anything's age."),
+    (
+        "NO-TOUCH ON|OFF",
+        "Accepted: commands do not touch anything's age.",
+    ),
     ("TRACKING OFF", "Accepted: there is nothing to track."),
     ("GETREDIR", "Always -1: nothing is tracked."),
 ];
@@ -106,11 +134,17 @@ fn join_lines(parts: Vec<Part>) -> String {
 fn plan_kill(session: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
     if args.len() == 3 {
         let change = Change::KillClients(filter::of_address(&args[2]));
-        return Ok(Plan::Change { change, finish: finish_kill_address });
+        return Ok(Plan::Change {
+            change,
+            finish: finish_kill_address,
+        });
     }
     let filter = filter::of_kill(args, session.client.id)?;
     let finish = |call: &mut Finish<'_>, killed| call.reply().integer(killed);
-    Ok(Plan::Change { change: Change::KillClients(filter), finish })
+    Ok(Plan::Change {
+        change: Change::KillClients(filter),
+        finish,
+    })
 }
 
 fn finish_kill_address(call: &mut Finish<'_>, killed: i64) {
@@ -122,7 +156,8 @@ fn finish_kill_address(call: &mut Finish<'_>, killed: i64) {
 }
 
 fn plan_pause(args: &Args<'_>) -> Result<Plan, CommandError> {
-    let ms = parse_i64(&args[2]).ok_or_else(|| CommandError::other("timeout is not an integer or out of range"))?;
+    let ms = parse_i64(&args[2])
+        .ok_or_else(|| CommandError::other("timeout is not an integer or out of range"))?;
     let ms = u64::try_from(ms).map_err(|_| CommandError::other("timeout is negative"))?;
     let writes_only = match args.get(3) {
         Some(mode) if words::is(mode, "write") => true,
@@ -132,7 +167,10 @@ fn plan_pause(args: &Args<'_>) -> Result<Plan, CommandError> {
         _ => false,
     };
     let change = Change::PauseClients { ms, writes_only };
-    Ok(Plan::Change { change, finish: |call, _| call.reply().simple("OK") })
+    Ok(Plan::Change {
+        change,
+        finish: |call, _| call.reply().simple("OK"),
+    })
 }
 
 fn run_getname(call: &mut Call<'_>) -> Result<(), CommandError> {
@@ -155,7 +193,9 @@ pub fn check_name(name: &[u8]) -> Result<Blob, CommandError> {
     if is_printable(name) {
         Ok(Blob::copy_from(name))
     } else {
-        Err(CommandError::other("Client names cannot contain spaces, newlines or special characters."))
+        Err(CommandError::other(
+            "Client names cannot contain spaces, newlines or special characters.",
+        ))
     }
 }
 
@@ -177,14 +217,20 @@ fn library_field(args: &Args<'_>) -> Result<bool, CommandError> {
     if is_printable(&args[3]) {
         Ok(is_name)
     } else {
-        Err(CommandError::other(format!("{field} cannot contain spaces, newlines or special characters.")))
+        Err(CommandError::other(format!(
+            "{field} cannot contain spaces, newlines or special characters."
+        )))
     }
 }
 
 fn run_setinfo(call: &mut Call<'_>) -> Result<(), CommandError> {
     let is_name = library_field(call.args)?;
     let client = &mut call.session.client;
-    let field = if is_name { &mut client.library_name } else { &mut client.library_version };
+    let field = if is_name {
+        &mut client.library_name
+    } else {
+        &mut client.library_version
+    };
     *field = Blob::copy_from(&call.args[3]);
     call.reply().simple("OK");
     Ok(())
@@ -235,7 +281,9 @@ fn run_mode(call: &mut Call<'_>) -> Result<(), CommandError> {
 
 fn plan_tracking(args: &Args<'_>) -> Result<Plan, CommandError> {
     if parse_on_off(&args[2])? {
-        return Err(CommandError::other("client tracking is not supported: there are no keys to cache"));
+        return Err(CommandError::other(
+            "client tracking is not supported: there are no keys to cache",
+        ));
     }
     Ok(Plan::Local(|call| {
         call.reply().simple("OK");
@@ -284,15 +332,27 @@ mod tests {
         assert_eq!(pause(&["CLIENT", "PAUSE", "100"]), of(100, false));
         assert_eq!(pause(&["CLIENT", "PAUSE", "100", "all"]), of(100, false));
         assert_eq!(pause(&["CLIENT", "PAUSE", "0", "WRITE"]), of(0, true));
-        assert_eq!(pause(&["CLIENT", "PAUSE", "x"]), Err("ERR timeout is not an integer or out of range".into()));
-        assert_eq!(pause(&["CLIENT", "PAUSE", "-1"]), Err("ERR timeout is negative".into()));
-        assert_eq!(pause(&["CLIENT", "PAUSE", "1", "READ"]), Err("ERR CLIENT PAUSE mode must be WRITE or ALL".into()));
+        assert_eq!(
+            pause(&["CLIENT", "PAUSE", "x"]),
+            Err("ERR timeout is not an integer or out of range".into())
+        );
+        assert_eq!(
+            pause(&["CLIENT", "PAUSE", "-1"]),
+            Err("ERR timeout is negative".into())
+        );
+        assert_eq!(
+            pause(&["CLIENT", "PAUSE", "1", "READ"]),
+            Err("ERR CLIENT PAUSE mode must be WRITE or ALL".into())
+        );
     }
 
     #[test]
     fn lines_of_all_shards_are_in_the_order_of_their_numbers() {
         let line = |id: u64| (id, format!("id={id}"));
-        let parts = vec![Part::Clients(vec![line(2), line(10)]), Part::Clients(vec![line(3)])];
+        let parts = vec![
+            Part::Clients(vec![line(2), line(10)]),
+            Part::Clients(vec![line(3)]),
+        ];
         assert_eq!(join_lines(parts), "id=2\nid=3\nid=10\n");
         assert_eq!(join_lines(Vec::new()), "");
     }

@@ -26,9 +26,9 @@ pub fn plan(_: &Core, _: &Session, args: &Args<'_>) -> Result<Plan, CommandError
             words::write_help(&mut call.reply(), "CLUSTER", HELP);
             Ok(())
         })),
-        ("meet" | "forget" | "reset" | "saveconfig" | "leaving", _) => {
-            Err(CommandError::other("this version runs as a single node: there is no cluster to change"))
-        }
+        ("meet" | "forget" | "reset" | "saveconfig" | "leaving", _) => Err(CommandError::other(
+            "this version runs as a single node: there is no cluster to change",
+        )),
         (subcommand @ ("myid" | "nodes" | "info" | "help"), _) => Err(words::arity("cluster", subcommand)),
         _ => Err(words::unknown_subcommand("cluster", args)),
     }
@@ -45,14 +45,21 @@ const INFO: &str = "cluster_state:ok\r\ncluster_known_nodes:1\r\ncluster_reachab
                     cluster_stats_messages_sent:0\r\ncluster_stats_messages_received:0\r\n";
 
 fn run_nodes(call: &mut Call<'_>) -> Result<(), CommandError> {
-    let line = node_line(&call.core.node_text, &hello::local_ip(call.session), call.core.settings.port);
+    let line = node_line(
+        &call.core.node_text,
+        &hello::local_ip(call.session),
+        call.core.settings.port,
+    );
     call.reply().bulk(line);
     Ok(())
 }
 
 /// The line of the only node (reference, 7.2).
 fn node_line(node: &[u8], ip: &str, port: u64) -> String {
-    format!("{} {ip}:{port} myself 0 0 connected\n", String::from_utf8_lossy(node))
+    format!(
+        "{} {ip}:{port} myself 0 0 connected\n",
+        String::from_utf8_lossy(node)
+    )
 }
 
 #[cfg(test)]
@@ -62,7 +69,10 @@ mod tests {
     #[test]
     fn the_line_of_the_reference() {
         let line = node_line(&[b'a'; 40], "10.0.0.1", 7711);
-        assert_eq!(line, format!("{} 10.0.0.1:7711 myself 0 0 connected\n", "a".repeat(40)));
+        assert_eq!(
+            line,
+            format!("{} 10.0.0.1:7711 myself 0 0 connected\n", "a".repeat(40))
+        );
         assert_eq!(line.trim_end().split(' ').count(), 6);
     }
 

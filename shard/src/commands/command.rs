@@ -11,7 +11,9 @@ use crate::wire::{Args, Encoder, glob};
 
 /// Grammar.
 pub fn plan(_: &Core, _: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
-    let Some(subcommand) = args.get(1) else { return Ok(Plan::Local(run_all)) };
+    let Some(subcommand) = args.get(1) else {
+        return Ok(Plan::Local(run_all));
+    };
     match (words::lowercase(subcommand).as_str(), args.len()) {
         ("count", 2) => Ok(Plan::Local(|call| {
             call.reply().integer(table::COMMANDS.len() as i64);
@@ -38,14 +40,19 @@ const HELP: &[(&str, &str)] = &[
     ("(no subcommand)", "Describe all commands."),
     ("COUNT", "Tell how many commands there are."),
     ("INFO [<name> ...]", "Describe these commands."),
-    ("LIST [FILTERBY MODULE <name> | ACLCAT <category> | PATTERN <pattern>]", "List the names of commands."),
+    (
+        "LIST [FILTERBY MODULE <name> | ACLCAT <category> | PATTERN <pattern>]",
+        "List the names of commands.",
+    ),
     ("DOCS [<name> ...]", "Explain these commands, or all."),
 ];
 
 fn run_all(call: &mut Call<'_>) -> Result<(), CommandError> {
     let mut out = call.reply();
     out.array(table::COMMANDS.len());
-    table::COMMANDS.iter().for_each(|spec| write_entry(&mut out, spec));
+    table::COMMANDS
+        .iter()
+        .for_each(|spec| write_entry(&mut out, spec));
     Ok(())
 }
 
@@ -78,8 +85,11 @@ fn run_docs(call: &mut Call<'_>) -> Result<(), CommandError> {
 
 fn run_list(call: &mut Call<'_>) -> Result<(), CommandError> {
     let filter = Filter::parse(call.args)?;
-    let names: Vec<&str> =
-        table::COMMANDS.iter().filter(|spec| filter.fits(spec)).map(|spec| spec.name).collect();
+    let names: Vec<&str> = table::COMMANDS
+        .iter()
+        .filter(|spec| filter.fits(spec))
+        .map(|spec| spec.name)
+        .collect();
     let mut out = call.session.encoder();
     out.array(names.len());
     names.into_iter().for_each(|name| out.bulk(name));
@@ -134,7 +144,11 @@ const FLAGS: &[(Flags, &str)] = &[
 ];
 
 fn flag_names(spec: &Spec) -> Vec<&'static str> {
-    FLAGS.iter().filter(|(flag, _)| spec.flags.has(*flag)).map(|(_, name)| *name).collect()
+    FLAGS
+        .iter()
+        .filter(|(flag, _)| spec.flags.has(*flag))
+        .map(|(_, name)| *name)
+        .collect()
 }
 
 fn categories(spec: &Spec) -> Vec<&'static str> {
@@ -201,11 +215,18 @@ mod tests {
     #[test]
     fn docs_are_flat_or_a_map() {
         let ping = spec_of(b"ping").expect("a command");
-        let body = "$7\r\nsummary\r\n$36\r\nAnswers PONG, or the given message.\r\n$5\r\nsince\r\n$5\r\n1.0.0\r\n\
+        let body =
+            "$7\r\nsummary\r\n$36\r\nAnswers PONG, or the given message.\r\n$5\r\nsince\r\n$5\r\n1.0.0\r\n\
                     $5\r\ngroup\r\n$10\r\nconnection\r\n$9\r\narguments\r\n*0\r\n"
-            .replace("$36", "$35");
-        assert_eq!(reply(false, |out| write_docs(out, ping)), format!("$4\r\nping\r\n*8\r\n{body}"));
-        assert_eq!(reply(true, |out| write_docs(out, ping)), format!("$4\r\nping\r\n%4\r\n{body}"));
+                .replace("$36", "$35");
+        assert_eq!(
+            reply(false, |out| write_docs(out, ping)),
+            format!("$4\r\nping\r\n*8\r\n{body}")
+        );
+        assert_eq!(
+            reply(true, |out| write_docs(out, ping)),
+            format!("$4\r\nping\r\n%4\r\n{body}")
+        );
     }
 
     #[test]
@@ -232,12 +253,24 @@ mod tests {
                 Ok::<_, CommandError>(fitting.map(|spec| spec.name).collect::<Vec<_>>())
             })
         };
-        assert_eq!(list(&["COMMAND", "LIST"]).map(|names| names.len()), Ok(table::COMMANDS.len()));
-        assert_eq!(list(&["COMMAND", "LIST", "FILTERBY", "PATTERN", "q*"]), Ok(vec!["qlen", "qpeek", "qstat", "qscan", "quit"]));
+        assert_eq!(
+            list(&["COMMAND", "LIST"]).map(|names| names.len()),
+            Ok(table::COMMANDS.len())
+        );
+        assert_eq!(
+            list(&["COMMAND", "LIST", "FILTERBY", "PATTERN", "q*"]),
+            Ok(vec!["qlen", "qpeek", "qstat", "qscan", "quit"])
+        );
         assert_eq!(list(&["COMMAND", "LIST", "FILTERBY", "MODULE", "x"]), Ok(vec![]));
         let admin = list(&["COMMAND", "LIST", "filterby", "aclcat", "admin"]).expect("a filter");
         assert!(admin.contains(&"config") && !admin.contains(&"ping"));
-        assert_eq!(list(&["COMMAND", "LIST", "FILTERBY", "x", "y"]), Err(CommandError::Syntax));
-        assert_eq!(list(&["COMMAND", "LIST", "x", "PATTERN", "y"]), Err(CommandError::Syntax));
+        assert_eq!(
+            list(&["COMMAND", "LIST", "FILTERBY", "x", "y"]),
+            Err(CommandError::Syntax)
+        );
+        assert_eq!(
+            list(&["COMMAND", "LIST", "x", "PATTERN", "y"]),
+            Err(CommandError::Syntax)
+        );
     }
 }

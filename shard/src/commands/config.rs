@@ -22,13 +22,19 @@ pub fn plan(core: &Core, _: &Session, args: &Args<'_>) -> Result<Plan, CommandEr
         })),
         ("set", 4..) if args.len().is_multiple_of(2) => {
             let pairs = checked_pairs(&core.settings, args)?;
-            Ok(Plan::Change { change: Change::Settings(pairs), finish: finish_set })
+            Ok(Plan::Change {
+                change: Change::Settings(pairs),
+                finish: finish_set,
+            })
         }
         ("rewrite", 2) => {
             if core.facts.config_file.is_empty() {
                 return Err(CommandError::other("The server is running without a config file"));
             }
-            Ok(Plan::Ask { question: Question::RewriteConfig, finish: finish_rewrite })
+            Ok(Plan::Ask {
+                question: Question::RewriteConfig,
+                finish: finish_rewrite,
+            })
         }
         ("resetstat", 2) => Ok(Plan::Change {
             change: Change::ResetStats,
@@ -46,15 +52,25 @@ pub fn plan(core: &Core, _: &Session, args: &Args<'_>) -> Result<Plan, CommandEr
 }
 
 const HELP: &[(&str, &str)] = &[
-    ("GET <pattern> [<pattern> ...]", "Show the settings whose names fit a pattern."),
-    ("SET <name> <value> [<name> <value> ...]", "Change settings, all or none."),
+    (
+        "GET <pattern> [<pattern> ...]",
+        "Show the settings whose names fit a pattern.",
+    ),
+    (
+        "SET <name> <value> [<name> <value> ...]",
+        "Change settings, all or none.",
+    ),
     ("REWRITE", "Write the present settings to the configuration file."),
     ("RESETSTAT", "Reset the counters of INFO."),
 ];
 
 /// Name and value of the settings that fit one of the patterns, each once.
 fn matching(settings: &Settings, args: &Args<'_>) -> Vec<(&'static str, String)> {
-    settings.matching(|name| args.iter().skip(2).any(|pattern| glob::matches(pattern, name.as_bytes())))
+    settings.matching(|name| {
+        args.iter()
+            .skip(2)
+            .any(|pattern| glob::matches(pattern, name.as_bytes()))
+    })
 }
 
 fn write_pairs(out: &mut Encoder<'_>, pairs: &[(&'static str, String)]) {
@@ -66,10 +82,7 @@ fn write_pairs(out: &mut Encoder<'_>, pairs: &[(&'static str, String)]) {
 }
 
 /// The pairs of a SET, tried on a copy of the settings.
-fn checked_pairs(
-    settings: &Settings,
-    args: &Args<'_>,
-) -> Result<Vec<(&'static str, String)>, CommandError> {
+fn checked_pairs(settings: &Settings, args: &Args<'_>) -> Result<Vec<(&'static str, String)>, CommandError> {
     let mut tried = settings.clone();
     let mut pairs: Vec<(&'static str, String)> = Vec::new();
     let mut words = args.iter().skip(2);
@@ -77,12 +90,16 @@ fn checked_pairs(
         let name = String::from_utf8_lossy(name);
         let value = std::str::from_utf8(value).map_err(|_| {
             let shown = name.escape_default();
-            let text = format!("CONFIG SET failed (possibly related to argument '{shown}') - argument must be text");
+            let text =
+                format!("CONFIG SET failed (possibly related to argument '{shown}') - argument must be text");
             CommandError::other(text)
         })?;
         let setting = tried.set(&name, value)?;
         if pairs.iter().any(|(other, _)| *other == setting.name) {
-            let text = format!("CONFIG SET failed (possibly related to argument '{}') - duplicate parameter", setting.name);
+            let text = format!(
+                "CONFIG SET failed (possibly related to argument '{}') - duplicate parameter",
+                setting.name
+            );
             return Err(CommandError::other(text));
         }
         pairs.push((setting.name, value.to_owned()));
@@ -93,9 +110,13 @@ fn checked_pairs(
 fn finish_set(call: &mut Finish<'_>, _: i64) {
     for name in call.args.iter().skip(2).step_by(2) {
         let setting = std::str::from_utf8(name).ok().and_then(settings::find);
-        if let Some((setting, why)) = setting.and_then(|setting| setting.ignored().map(|why| (setting, why))) {
+        if let Some((setting, why)) = setting.and_then(|setting| setting.ignored().map(|why| (setting, why)))
+        {
             let text = format!("setting '{}' was changed: {why}", setting.name);
-            call.core.effects.push(Effect::Log { level: LogLevel::Warn, text });
+            call.core.effects.push(Effect::Log {
+                level: LogLevel::Warn,
+                text,
+            });
         }
     }
     call.reply().simple("OK");
@@ -119,11 +140,20 @@ mod tests {
         let found = |words: &[&str]| with_args(words, |args| matching(&Settings::default(), &args));
         let both = found(&["CONFIG", "GET", "save", "append[o]nly", "save"]);
         let body = "$10\r\nappendonly\r\n$2\r\nno\r\n$4\r\nsave\r\n$0\r\n\r\n";
-        assert_eq!(reply(false, |out| write_pairs(out, &both)), format!("*4\r\n{body}"));
-        assert_eq!(reply(true, |out| write_pairs(out, &both)), format!("%2\r\n{body}"));
+        assert_eq!(
+            reply(false, |out| write_pairs(out, &both)),
+            format!("*4\r\n{body}")
+        );
+        assert_eq!(
+            reply(true, |out| write_pairs(out, &both)),
+            format!("%2\r\n{body}")
+        );
         assert!(found(&["CONFIG", "GET", "nothing*"]).is_empty());
         assert!(found(&["CONFIG", "GET", "include"]).is_empty());
-        assert!(found(&["CONFIG", "GET", "SAVE"]).is_empty(), "patterns tell upper and lower case apart");
+        assert!(
+            found(&["CONFIG", "GET", "SAVE"]).is_empty(),
+            "patterns tell upper and lower case apart"
+        );
     }
 
     #[test]

@@ -16,14 +16,18 @@ pub fn plan(core: &Core, _: &Session, args: &Args<'_>) -> Result<Plan, CommandEr
             change: Change::FlushAll,
             finish: |call: &mut Finish<'_>, _| call.reply().simple("OK"),
         }),
-        ("sleep", 3) => Ok(Plan::Sleep { ms: parse_sleep_ms(&args[2])? }),
+        ("sleep", 3) => Ok(Plan::Sleep {
+            ms: parse_sleep_ms(&args[2])?,
+        }),
         ("error", 3) => Ok(Plan::Local(|call| {
             let text = &call.args[2];
             call.session.encoder().error(text);
             Ok(())
         })),
         ("structsize", 2) => Ok(Plan::Local(run_structsize)),
-        ("loadaof", 2) => Err(CommandError::other("this version keeps no log: there is nothing to load")),
+        ("loadaof", 2) => Err(CommandError::other(
+            "this version keeps no log: there is nothing to load",
+        )),
         ("segfault" | "assert" | "oom", 2) | ("crash-and-recover", 2 | 3) => {
             check_allowed(core)?;
             Ok(Plan::Local(|call| {
@@ -33,7 +37,10 @@ pub fn plan(core: &Core, _: &Session, args: &Args<'_>) -> Result<Plan, CommandEr
         }
         ("restart", 2 | 3) => {
             check_allowed(core)?;
-            Ok(Plan::Change { change: Change::Shutdown, finish: |_: &mut Finish<'_>, _| {} })
+            Ok(Plan::Change {
+                change: Change::Shutdown,
+                finish: |_: &mut Finish<'_>, _| {},
+            })
         }
         ("help", 2) => Ok(Plan::Local(|call| {
             words::write_help(&mut call.reply(), "DEBUG", HELP);
@@ -51,7 +58,10 @@ const HELP: &[(&str, &str)] = &[
     ("SLEEP <seconds>", "Let this connection wait."),
     ("ERROR <text>", "Answer with this error."),
     ("STRUCTSIZE", "Tell the sizes of some structures."),
-    ("SEGFAULT | ASSERT | OOM | CRASH-AND-RECOVER", "End the process at once (enable-debug-command yes)."),
+    (
+        "SEGFAULT | ASSERT | OOM | CRASH-AND-RECOVER",
+        "End the process at once (enable-debug-command yes).",
+    ),
     ("RESTART", "Stop the node in order (enable-debug-command yes)."),
 ];
 
@@ -59,14 +69,20 @@ fn check_allowed(core: &Core) -> Result<(), CommandError> {
     if core.settings.enable_debug_command {
         Ok(())
     } else {
-        Err(CommandError::other("this ends the process: start the server with 'enable-debug-command yes' to allow it"))
+        Err(CommandError::other(
+            "this ends the process: start the server with 'enable-debug-command yes' to allow it",
+        ))
     }
 }
 
 fn parse_sleep_ms(text: &[u8]) -> Result<u64, CommandError> {
-    let seconds = std::str::from_utf8(text).ok().and_then(|text| text.parse::<f64>().ok());
+    let seconds = std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.parse::<f64>().ok());
     let in_range = |seconds: &f64| (0.0..=limits::MAX_SECONDS as f64).contains(seconds);
-    let seconds = seconds.filter(in_range).ok_or_else(|| CommandError::other("value is not a valid float"))?;
+    let seconds = seconds
+        .filter(in_range)
+        .ok_or_else(|| CommandError::other("value is not a valid float"))?;
     Ok((seconds * 1000.0).ceil() as u64)
 }
 

@@ -15,7 +15,11 @@ use crate::wire::{Args, Encoder};
 pub fn plan(core: &Core, session: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
     let authenticated = session.client.authenticated || core.settings.requirepass.is_none();
     if args.len() == 1 {
-        return if authenticated { Ok(Plan::Local(run_nodes)) } else { Err(CommandError::NotAuthenticated) };
+        return if authenticated {
+            Ok(Plan::Local(run_nodes))
+        } else {
+            Err(CommandError::NotAuthenticated)
+        };
     }
     let handshake = Handshake::parse(args)?;
     if handshake.auth.is_none() && !authenticated {
@@ -45,10 +49,16 @@ impl<'a> Handshake<'a> {
             Some(3) => true,
             Some(_) => return Err(CommandError::Coded("NOPROTO unsupported protocol version".into())),
             None => {
-                return Err(CommandError::other("Protocol version is not an integer or out of range"));
+                return Err(CommandError::other(
+                    "Protocol version is not an integer or out of range",
+                ));
             }
         };
-        let mut handshake = Self { resp3, auth: None, name: None };
+        let mut handshake = Self {
+            resp3,
+            auth: None,
+            name: None,
+        };
         let mut rest = args.iter().skip(2);
         while let Some(option) = rest.next() {
             match words::lowercase(option).as_str() {
@@ -154,7 +164,10 @@ mod tests {
         let body = "$6\r\nserver\r\n$6\r\nshardq\r\n$7\r\nversion\r\n$5\r\n0.1.0\r\n$5\r\nproto\r\n:P\r\n$2\r\nid\r\n:7\r\n\
                     $4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n$7\r\nmodules\r\n*0\r\n";
         let write = |out: &mut Encoder<'_>| write_server(out, "0.1.0", 7);
-        assert_eq!(reply(false, write), format!("*14\r\n{}", body.replace(":P", ":2")));
+        assert_eq!(
+            reply(false, write),
+            format!("*14\r\n{}", body.replace(":P", ":2"))
+        );
         assert_eq!(reply(true, write), format!("%7\r\n{}", body.replace(":P", ":3")));
     }
 
@@ -164,13 +177,26 @@ mod tests {
             let words: Vec<&str> = request.split(' ').collect();
             with_args(&words, |args| check(Handshake::parse(&args)));
         };
-        let full = Handshake { resp3: true, auth: Some((b"default", b"pw")), name: Some(b"me") };
-        ask("HELLO 3 setname me AUTH default pw", &|asked| assert_eq!(asked.as_ref(), Ok(&full)));
-        let plain = Handshake { resp3: false, auth: None, name: None };
+        let full = Handshake {
+            resp3: true,
+            auth: Some((b"default", b"pw")),
+            name: Some(b"me"),
+        };
+        ask("HELLO 3 setname me AUTH default pw", &|asked| {
+            assert_eq!(asked.as_ref(), Ok(&full))
+        });
+        let plain = Handshake {
+            resp3: false,
+            auth: None,
+            name: None,
+        };
         ask("HELLO 2", &|asked| assert_eq!(asked.as_ref(), Ok(&plain)));
         for (request, text) in [
             ("HELLO 4", "NOPROTO unsupported protocol version"),
-            ("HELLO x", "ERR Protocol version is not an integer or out of range"),
+            (
+                "HELLO x",
+                "ERR Protocol version is not an integer or out of range",
+            ),
             ("HELLO 3 AUTH default", "ERR Syntax error in HELLO option 'AUTH'"),
             ("HELLO 3 SETNAME", "ERR Syntax error in HELLO option 'SETNAME'"),
             ("HELLO 3 FOO", "ERR Syntax error in HELLO option 'FOO'"),

@@ -21,11 +21,18 @@ pub fn plan(_: &Core, _: &Session, args: &Args<'_>) -> Result<Plan, CommandError
     if args.len() > 2 {
         return Err(CommandError::Syntax);
     }
-    Ok(Plan::Gather { ask: Gather::Stats, question: Some(Question::Process), finish })
+    Ok(Plan::Gather {
+        ask: Gather::Stats,
+        question: Some(Question::Process),
+        finish,
+    })
 }
 
 fn finish(call: &mut Finish<'_>) {
-    let section = call.args.get(1).map_or_else(|| "default".to_owned(), |section| words::lowercase(section));
+    let section = call
+        .args
+        .get(1)
+        .map_or_else(|| "default".to_owned(), |section| words::lowercase(section));
     let shards: Vec<ShardStats> = std::mem::take(&mut call.parts)
         .into_iter()
         .filter_map(|part| match part {

@@ -16,20 +16,33 @@ use crate::wire::{Args, Encoder};
 
 /// Grammar.
 pub fn plan(_: &Core, _: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
-    let gather = |finish| Plan::Gather { ask: Gather::Latency, question: None, finish };
+    let gather = |finish| Plan::Gather {
+        ask: Gather::Latency,
+        question: None,
+        finish,
+    };
     match (words::lowercase(&args[1]).as_str(), args.len()) {
         ("history", 3) => Ok(gather(finish_history)),
         ("latest", 2) => Ok(gather(finish_latest)),
         ("graph", 3) => Ok(gather(finish_graph)),
         ("doctor", 2) => Ok(gather(finish_doctor)),
         ("reset", _) => {
-            let events = args.iter().skip(2).map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+            let events = args
+                .iter()
+                .skip(2)
+                .map(|name| String::from_utf8_lossy(name).into_owned())
+                .collect();
             let finish = |call: &mut Finish<'_>, count| call.reply().integer(count);
-            Ok(Plan::Change { change: Change::ResetLatency(events), finish })
+            Ok(Plan::Change {
+                change: Change::ResetLatency(events),
+                finish,
+            })
         }
-        ("histogram", _) => {
-            Ok(Plan::Gather { ask: Gather::Commands, question: None, finish: finish_histogram })
-        }
+        ("histogram", _) => Ok(Plan::Gather {
+            ask: Gather::Commands,
+            question: None,
+            finish: finish_histogram,
+        }),
         ("help", 2) => Ok(Plan::Local(|call| {
             words::write_help(&mut call.reply(), "LATENCY", HELP);
             Ok(())
@@ -42,12 +55,21 @@ pub fn plan(_: &Core, _: &Session, args: &Args<'_>) -> Result<Plan, CommandError
 }
 
 const HELP: &[(&str, &str)] = &[
-    ("HISTORY <event>", "Show the samples of an event: time and milliseconds."),
-    ("LATEST", "Show the last sample of each event, and its longest ever."),
+    (
+        "HISTORY <event>",
+        "Show the samples of an event: time and milliseconds.",
+    ),
+    (
+        "LATEST",
+        "Show the last sample of each event, and its longest ever.",
+    ),
     ("GRAPH <event>", "Draw the samples of an event."),
     ("DOCTOR", "Say in words what took long."),
     ("RESET [<event> ...]", "Forget these events, or all."),
-    ("HISTOGRAM [<command> ...]", "Show how long these commands take, or all that were called."),
+    (
+        "HISTOGRAM [<command> ...]",
+        "Show how long these commands take, or all that were called.",
+    ),
 ];
 
 fn events(call: &mut Finish<'_>) -> Vec<LatencyEvent> {
@@ -61,7 +83,9 @@ fn events(call: &mut Finish<'_>) -> Vec<LatencyEvent> {
 /// The event that argument 2 names.
 fn named_event(call: &mut Finish<'_>) -> Option<LatencyEvent> {
     let name = call.args[2].clone();
-    events(call).into_iter().find(|event| name.eq_ignore_ascii_case(event.name.as_bytes()))
+    events(call)
+        .into_iter()
+        .find(|event| name.eq_ignore_ascii_case(event.name.as_bytes()))
 }
 
 fn finish_history(call: &mut Finish<'_>) {
@@ -125,7 +149,12 @@ fn finish_histogram(call: &mut Finish<'_>) {
     }
     let wanted: Vec<u8> = match call.args.len() {
         2 => (0..table::COMMANDS.len() as u8).collect(),
-        _ => call.args.iter().skip(2).filter_map(|name| table::find(name)).collect(),
+        _ => call
+            .args
+            .iter()
+            .skip(2)
+            .filter_map(|name| table::find(name))
+            .collect(),
     };
     write_histograms(&mut call.reply(), &node, &wanted);
 }
@@ -158,7 +187,11 @@ mod tests {
 
     #[test]
     fn samples_and_the_latest() {
-        let event = LatencyEvent { name: "command", samples: vec![(5, 10), (7, 20)], max_ms: 40 };
+        let event = LatencyEvent {
+            name: "command",
+            samples: vec![(5, 10), (7, 20)],
+            max_ms: 40,
+        };
         assert_eq!(
             reply(false, |out| write_samples(out, &event.samples)),
             "*2\r\n*2\r\n:5\r\n:10\r\n*2\r\n:7\r\n:20\r\n"

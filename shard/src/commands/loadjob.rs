@@ -8,5 +8,7 @@ use crate::wire::Args;
 
 /// Grammar.
 pub fn plan(_: &Core, _: &Session, _: &Args<'_>) -> Result<Plan, CommandError> {
-    Err(CommandError::other("LOADJOB is not for clients: it stands in logs only"))
+    Err(CommandError::other(
+        "LOADJOB is not for clients: it stands in logs only",
+    ))
 }

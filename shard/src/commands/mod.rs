@@ -6,6 +6,8 @@
 
 pub mod ackjob;
 pub mod addjob;
+#[cfg(test)]
+mod administration_tests;
 pub mod auth;
 pub mod bgrewriteaof;
 pub mod client;

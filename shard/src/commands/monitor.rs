@@ -22,7 +22,10 @@ pub fn plan(core: &Core, session: &Session, _: &Args<'_>) -> Result<Plan, Comman
         return Ok(Plan::Local(|_| Ok(())));
     }
     Ok(Plan::Change {
-        change: Change::Monitor { shard: core.shard, on: true },
+        change: Change::Monitor {
+            shard: core.shard,
+            on: true,
+        },
         finish: |call: &mut Finish<'_>, _| {
             call.session.client.monitor = true;
             call.core.feed.monitors.push(call.session.id);
@@ -34,7 +37,10 @@ pub fn plan(core: &Core, session: &Session, _: &Args<'_>) -> Result<Plan, Comman
 /// What the other shards are to be told when this session stops to be a monitor: something only if it is the last one here.
 pub fn change_without(core: &Core, session: &Session) -> Option<Change> {
     let is_last = session.client.monitor && core.feed.monitors == [session.id];
-    is_last.then_some(Change::Monitor { shard: core.shard, on: false })
+    is_last.then_some(Change::Monitor {
+        shard: core.shard,
+        on: false,
+    })
 }
 
 /// The session is no monitor any more.
@@ -49,11 +55,20 @@ pub fn leave(core: &mut Core, session: &mut Session) {
 /// `client` already has the command as its last one.
 pub fn line(now: Now, client: &ClientInfo, args: Args<'_>) -> Bytes {
     let mut line = Vec::with_capacity(64);
-    let head = write!(line, "{}.{:06} [{}]", now.wall_s(), now.wall_us % 1_000_000, client.peer);
+    let head = write!(
+        line,
+        "{}.{:06} [{}]",
+        now.wall_s(),
+        now.wall_us % 1_000_000,
+        client.peer
+    );
     head.expect("memory takes what is written");
     for at in 0..args.len() {
         line.push(b' ');
-        quote(redact::visible(client.last_command, |at| args.get(at), at), &mut line);
+        quote(
+            redact::visible(client.last_command, |at| args.get(at), at),
+            &mut line,
+        );
     }
     line.into()
 }
@@ -85,11 +100,16 @@ mod tests {
     use crate::input::Peer;
 
     fn shown(words: &[&[u8]]) -> String {
-        let now = Now { mono_us: 5, wall_us: 1_700_000_000_000_042 };
+        let now = Now {
+            mono_us: 5,
+            wall_us: 1_700_000_000_000_042,
+        };
         let peer = Peer::Tcp("127.0.0.1:4242".parse().expect("an address"));
         let mut client = ClientInfo::new(1, peer.clone(), peer, Mono(0), true);
         client.last_command = COMMANDS[usize::from(find(words[0]).expect("a command"))].name;
-        with_args(words, |args| String::from_utf8(line(now, &client, args).into()).expect("printable"))
+        with_args(words, |args| {
+            String::from_utf8(line(now, &client, args).into()).expect("printable")
+        })
     }
 
     #[test]

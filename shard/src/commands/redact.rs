@@ -8,7 +8,11 @@ const REDACTED: &[u8] = b"(redacted)";
 /// # Panics
 /// When there is no such argument.
 pub fn visible<'a>(name: &str, get: impl Fn(usize) -> Option<&'a [u8]>, at: usize) -> &'a [u8] {
-    if is_secret(name, &get, at) { REDACTED } else { get(at).expect("the argument exists") }
+    if is_secret(name, &get, at) {
+        REDACTED
+    } else {
+        get(at).expect("the argument exists")
+    }
 }
 
 fn is_secret<'a>(name: &str, get: &impl Fn(usize) -> Option<&'a [u8]>, at: usize) -> bool {
@@ -30,7 +34,9 @@ mod tests {
     fn shown(request: &[&str]) -> Vec<String> {
         let get = |at: usize| request.get(at).map(|arg| arg.as_bytes());
         let name = request[0].to_lowercase();
-        (0..request.len()).map(|at| String::from_utf8_lossy(visible(&name, get, at)).into_owned()).collect()
+        (0..request.len())
+            .map(|at| String::from_utf8_lossy(visible(&name, get, at)).into_owned())
+            .collect()
     }
 
     #[test]
@@ -38,11 +44,26 @@ mod tests {
         for (request, expected) in [
             ("AUTH secret", "AUTH (redacted)"),
             ("auth default secret", "auth (redacted) (redacted)"),
-            ("HELLO 3 AUTH default secret SETNAME me", "HELLO 3 AUTH (redacted) (redacted) SETNAME me"),
-            ("HELLO 3 SETNAME me auth u p", "HELLO 3 SETNAME me auth (redacted) (redacted)"),
-            ("CONFIG SET requirepass secret", "CONFIG SET requirepass (redacted)"),
-            ("CONFIG set port 1 RequirePass secret", "CONFIG set port 1 RequirePass (redacted)"),
-            ("CONFIG GET requirepass requirepass", "CONFIG GET requirepass requirepass"),
+            (
+                "HELLO 3 AUTH default secret SETNAME me",
+                "HELLO 3 AUTH (redacted) (redacted) SETNAME me",
+            ),
+            (
+                "HELLO 3 SETNAME me auth u p",
+                "HELLO 3 SETNAME me auth (redacted) (redacted)",
+            ),
+            (
+                "CONFIG SET requirepass secret",
+                "CONFIG SET requirepass (redacted)",
+            ),
+            (
+                "CONFIG set port 1 RequirePass secret",
+                "CONFIG set port 1 RequirePass (redacted)",
+            ),
+            (
+                "CONFIG GET requirepass requirepass",
+                "CONFIG GET requirepass requirepass",
+            ),
             ("ADDJOB auth secret 0", "ADDJOB auth secret 0"),
         ] {
             let request: Vec<&str> = request.split(' ').collect();

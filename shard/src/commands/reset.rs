@@ -9,9 +9,10 @@ use crate::wire::{Args, Blob};
 /// Grammar.
 pub fn plan(core: &Core, session: &Session, _: &Args<'_>) -> Result<Plan, CommandError> {
     match monitor::change_without(core, session) {
-        Some(change) => {
-            Ok(Plan::Change { change, finish: |call: &mut Finish<'_>, _| reset(call.core, call.session) })
-        }
+        Some(change) => Ok(Plan::Change {
+            change,
+            finish: |call: &mut Finish<'_>, _| reset(call.core, call.session),
+        }),
         None => Ok(Plan::Local(|call: &mut Call<'_>| {
             reset(call.core, call.session);
             Ok(())

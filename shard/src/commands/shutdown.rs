@@ -13,7 +13,10 @@ use crate::wire::Args;
 /// Grammar.
 pub fn plan(_: &Core, _: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
     parse(args)?;
-    Ok(Plan::Change { change: Change::Shutdown, finish: |_: &mut Finish<'_>, _| {} })
+    Ok(Plan::Change {
+        change: Change::Shutdown,
+        finish: |_: &mut Finish<'_>, _| {},
+    })
 }
 
 fn parse(args: &Args<'_>) -> Result<(), CommandError> {
@@ -43,7 +46,12 @@ mod tests {
             let words: Vec<&str> = request.split(' ').collect();
             with_args(&words, |args| parse(&args))
         };
-        for request in ["SHUTDOWN", "SHUTDOWN nosave", "SHUTDOWN NOW FORCE", "SHUTDOWN NOSAVE NOW"] {
+        for request in [
+            "SHUTDOWN",
+            "SHUTDOWN nosave",
+            "SHUTDOWN NOW FORCE",
+            "SHUTDOWN NOSAVE NOW",
+        ] {
             assert_eq!(ask(request), Ok(()), "{request}");
         }
         assert_eq!(ask("SHUTDOWN soon"), Err(CommandError::Syntax));

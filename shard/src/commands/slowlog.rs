@@ -19,11 +19,17 @@ pub fn plan(_: &Core, _: &Session, args: &Args<'_>) -> Result<Plan, CommandError
     match (words::lowercase(&args[1]).as_str(), args.len()) {
         ("get", 2 | 3) => {
             let count = parse_count(args)?;
-            Ok(Plan::Gather { ask: Gather::Slow(count), question: None, finish: finish_get })
+            Ok(Plan::Gather {
+                ask: Gather::Slow(count),
+                question: None,
+                finish: finish_get,
+            })
         }
-        ("len", 2) => {
-            Ok(Plan::Gather { ask: Gather::Slow(usize::MAX), question: None, finish: finish_length })
-        }
+        ("len", 2) => Ok(Plan::Gather {
+            ask: Gather::Slow(usize::MAX),
+            question: None,
+            finish: finish_length,
+        }),
         ("reset", 2) => Ok(Plan::Change {
             change: Change::ResetSlowlog,
             finish: |call: &mut Finish<'_>, _| call.reply().simple("OK"),
@@ -38,20 +44,30 @@ pub fn plan(_: &Core, _: &Session, args: &Args<'_>) -> Result<Plan, CommandError
 }
 
 const HELP: &[(&str, &str)] = &[
-    ("GET [<count>]", "Show the newest entries (10 by default, a negative count for all): id, time, microseconds, request."),
+    (
+        "GET [<count>]",
+        "Show the newest entries (10 by default, a negative count for all): id, time, microseconds, request.",
+    ),
     ("LEN", "Tell how many entries there are."),
     ("RESET", "Remove all entries."),
 ];
 
 fn parse_count(args: &Args<'_>) -> Result<usize, CommandError> {
-    let Some(count) = args.get(2) else { return Ok(DEFAULT_COUNT) };
+    let Some(count) = args.get(2) else {
+        return Ok(DEFAULT_COUNT);
+    };
     let count = parse_i64(count).ok_or(CommandError::NotAnInteger)?;
     Ok(usize::try_from(count).unwrap_or(usize::MAX))
 }
 
 fn finish_get(call: &mut Finish<'_>) {
-    let count = call.args.get(2).map_or(Some(DEFAULT_COUNT as i64), |count| parse_i64(count));
-    let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(usize::MAX);
+    let count = call
+        .args
+        .get(2)
+        .map_or(Some(DEFAULT_COUNT as i64), |count| parse_i64(count));
+    let count = count
+        .and_then(|count| usize::try_from(count).ok())
+        .unwrap_or(usize::MAX);
     let entries = newest(std::mem::take(&mut call.parts), count);
     write_entries(&mut call.reply(), &entries);
 }
@@ -92,13 +108,28 @@ mod tests {
     use crate::commands::testing::{reply, with_args};
 
     fn entry(id: u64, at_s: u64) -> SlowEntry {
-        SlowEntry { id, at_s, took_us: 12, args: vec!["PING".into(), "x".into()] }
+        SlowEntry {
+            id,
+            at_s,
+            took_us: 12,
+            args: vec!["PING".into(), "x".into()],
+        }
     }
 
     #[test]
     fn the_newest_of_all_shards_come_first() {
-        let parts = || vec![Part::Slow(vec![entry(2, 30), entry(0, 10)]), Part::Slow(vec![entry(1, 30)])];
-        let ids = |count| newest(parts(), count).iter().map(|entry| entry.id).collect::<Vec<_>>();
+        let parts = || {
+            vec![
+                Part::Slow(vec![entry(2, 30), entry(0, 10)]),
+                Part::Slow(vec![entry(1, 30)]),
+            ]
+        };
+        let ids = |count| {
+            newest(parts(), count)
+                .iter()
+                .map(|entry| entry.id)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(ids(usize::MAX), [2, 1, 0]);
         assert_eq!(ids(2), [2, 1]);
     }

@@ -112,7 +112,10 @@ pub fn find(name: &[u8]) -> Option<u8> {
     }
     let mut place = hash(name);
     while PLACES[place] != EMPTY {
-        if NAMES[usize::from(PLACES[place])].as_bytes().eq_ignore_ascii_case(name) {
+        if NAMES[usize::from(PLACES[place])]
+            .as_bytes()
+            .eq_ignore_ascii_case(name)
+        {
             return Some(PLACES[place]);
         }
         place = (place + 1) % INDEX;
@@ -130,7 +133,9 @@ pub fn find_renamed(settings: &Settings, name: &[u8]) -> Option<u8> {
     if let Some((old, _)) = renamed.iter().find(|(_, new)| is_new(new)) {
         return find(old.as_bytes());
     }
-    let is_taken_away = renamed.iter().any(|(old, _)| old.as_bytes().eq_ignore_ascii_case(name));
+    let is_taken_away = renamed
+        .iter()
+        .any(|(old, _)| old.as_bytes().eq_ignore_ascii_case(name));
     if is_taken_away { None } else { find(name) }
 }
 
@@ -152,7 +157,15 @@ mod tests {
             assert_eq!(find(spec.name.as_bytes()), Some(number as u8));
             assert_eq!(find(spec.name.to_uppercase().as_bytes()), Some(number as u8));
         }
-        for name in ["", "get", "addjobs", "addjo", "ADDJOB\0", "bgrewriteaofbgrewriteaof", "pin\u{1a}"] {
+        for name in [
+            "",
+            "get",
+            "addjobs",
+            "addjo",
+            "ADDJOB\0",
+            "bgrewriteaofbgrewriteaof",
+            "pin\u{1a}",
+        ] {
             assert_eq!(find(name.as_bytes()), None, "{name:?}");
         }
     }
@@ -170,7 +183,9 @@ mod tests {
         let mut settings = Settings::default();
         assert_eq!(find_renamed(&settings, b"CONFIG"), find(b"config"));
         for value in ["CONFIG hidden", "DEBUG "] {
-            settings.set_initial("rename-command", value).expect("a value of the setting");
+            settings
+                .set_initial("rename-command", value)
+                .expect("a value of the setting");
         }
         assert_eq!(find_renamed(&settings, b"config"), None);
         assert_eq!(find_renamed(&settings, b"HIDDEN"), find(b"config"));

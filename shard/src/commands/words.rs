@@ -17,7 +17,10 @@ pub fn lowercase(arg: &[u8]) -> String {
 pub fn unknown_subcommand(command: &str, args: &Args<'_>) -> CommandError {
     let asked = args.get(1).unwrap_or_default();
     let shown = String::from_utf8_lossy(&asked[..asked.len().min(128)]).into_owned();
-    CommandError::other(format!("unknown subcommand '{shown}'. Try {} HELP.", command.to_uppercase()))
+    CommandError::other(format!(
+        "unknown subcommand '{shown}'. Try {} HELP.",
+        command.to_uppercase()
+    ))
 }
 
 /// The error about a wrong number of arguments of a subcommand.
@@ -43,7 +46,10 @@ mod tests {
     #[test]
     fn an_unknown_subcommand_is_named() {
         let error = with_args(&["CONFIG", "FOO"], |args| unknown_subcommand("config", &args));
-        assert_eq!(error.to_string(), "ERR unknown subcommand 'FOO'. Try CONFIG HELP.");
+        assert_eq!(
+            error.to_string(),
+            "ERR unknown subcommand 'FOO'. Try CONFIG HELP."
+        );
         assert_eq!(
             arity("config", "get").to_string(),
             "ERR wrong number of arguments for 'config|get' command"

@@ -14,13 +14,19 @@ const MAX_CHUNK_BYTES: u64 = 4 << 20;
 pub(crate) struct Borrower {
     chunk_bytes: u64,
     shards: u16,
-    asked: Option<u64>,
+    /// How much, and whether the other shards are asked too.
+    asked: Option<(u64, bool)>,
     refused: bool,
 }
 
 impl Borrower {
     pub fn new(shards: u16, maxmemory: u64) -> Self {
-        let mut borrower = Self { chunk_bytes: 0, shards, asked: None, refused: false };
+        let mut borrower = Self {
+            chunk_bytes: 0,
+            shards,
+            asked: None,
+            refused: false,
+        };
         borrower.set_total(maxmemory);
         borrower
     }
@@ -28,7 +34,11 @@ impl Borrower {
     /// CONFIG SET maxmemory.
     pub fn set_total(&mut self, maxmemory: u64) {
         let share = maxmemory / (16 * u64::from(self.shards));
-        self.chunk_bytes = if maxmemory == 0 { MAX_CHUNK_BYTES } else { share.clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES) };
+        self.chunk_bytes = if maxmemory == 0 {
+            MAX_CHUNK_BYTES
+        } else {
+            share.clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES)
+        };
         self.refused = false;
     }
 
@@ -42,18 +52,19 @@ impl Borrower {
         let low = used + self.chunk_bytes / 2 > budget && !self.refused;
         if urgent || low {
             let bytes = (used + waiting_bytes + self.chunk_bytes) - budget.min(used + waiting_bytes);
-            self.asked = Some(bytes);
+            self.asked = Some((bytes, urgent));
             return Some(NodeMessage::WantMemory { bytes, urgent });
         }
         let surplus = budget.saturating_sub(used + 2 * self.chunk_bytes);
         (surplus > self.chunk_bytes).then(|| give(memory, surplus, false))
     }
 
-    /// Shard 0 lent.
-    pub fn lent(&mut self, memory: &mut Memory, bytes: u64) {
-        let asked = self.asked.take().expect("memory is lent to those who ask");
+    /// Shard 0 lent. `true` when that was the last there is: the other shards have given what they do not use.
+    pub fn lent(&mut self, memory: &mut Memory, bytes: u64) -> bool {
+        let (asked, urgent) = self.asked.take().expect("memory is lent to those who ask");
         self.refused = bytes < asked;
         memory.set_budget(memory.budget() + bytes);
+        self.refused && urgent
     }
 
     /// Shard 0 wants back what is not used.
@@ -82,16 +93,26 @@ mod tests {
     fn it_asks_ahead_once_and_gives_back_a_surplus() {
         let mut memory = Memory::new(0);
         let mut borrower = Borrower::new(2, 1 << 20);
-        let Some(NodeMessage::WantMemory { bytes, urgent: false }) = borrower.balance(&mut memory, 0) else { panic!() };
-        assert!(borrower.balance(&mut memory, 0).is_none(), "one question at a time");
-        borrower.lent(&mut memory, bytes);
+        let Some(NodeMessage::WantMemory { bytes, urgent: false }) = borrower.balance(&mut memory, 0) else {
+            panic!()
+        };
+        assert!(
+            borrower.balance(&mut memory, 0).is_none(),
+            "one question at a time"
+        );
+        assert!(!borrower.lent(&mut memory, bytes));
         assert!(borrower.balance(&mut memory, 0).is_none());
         memory.charge(500_000);
-        let Some(NodeMessage::WantMemory { bytes, .. }) = borrower.balance(&mut memory, 0) else { panic!() };
+        let Some(NodeMessage::WantMemory { bytes, .. }) = borrower.balance(&mut memory, 0) else {
+            panic!()
+        };
         borrower.lent(&mut memory, bytes);
         assert!(memory.admit(1));
         memory.release(500_000);
-        assert!(matches!(borrower.balance(&mut memory, 0), Some(NodeMessage::ReturnMemory { .. })));
+        assert!(matches!(
+            borrower.balance(&mut memory, 0),
+            Some(NodeMessage::ReturnMemory { .. })
+        ));
         assert!(borrower.balance(&mut memory, 0).is_none());
     }
 
@@ -100,8 +121,12 @@ mod tests {
         let mut memory = Memory::new(0);
         let mut borrower = Borrower::new(2, 1 << 20);
         borrower.balance(&mut memory, 0);
-        borrower.lent(&mut memory, 0);
+        assert!(!borrower.lent(&mut memory, 0), "the other shards were not asked");
         assert!(borrower.balance(&mut memory, 0).is_none());
-        assert!(matches!(borrower.balance(&mut memory, 100), Some(NodeMessage::WantMemory { urgent: true, .. })));
+        assert!(matches!(
+            borrower.balance(&mut memory, 100),
+            Some(NodeMessage::WantMemory { urgent: true, .. })
+        ));
+        assert!(borrower.lent(&mut memory, 0), "there is none left");
     }
 }

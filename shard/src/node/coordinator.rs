@@ -19,8 +19,6 @@ pub(crate) struct Coordinator {
     sessions: Vec<u32>,
     lender: Lender,
     stopping: bool,
-    /// Connections turned away at `maxclients`.
-    pub rejected_connections: u64,
 }
 
 /// A change that not every shard has made.
@@ -43,7 +41,6 @@ impl Coordinator {
             sessions: vec![0; usize::from(shards)],
             lender: Lender::new(shards, maxmemory),
             stopping: false,
-            rejected_connections: 0,
         }
     }
 
@@ -51,10 +48,11 @@ impl Coordinator {
     pub fn accept(&mut self, maxclients: u64) -> Option<(u64, ShardNo)> {
         let total: u64 = self.sessions.iter().map(|&sessions| u64::from(sessions)).sum();
         if total >= maxclients || self.stopping {
-            self.rejected_connections += 1;
             return None;
         }
-        let shard = (0..self.sessions.len()).min_by_key(|&shard| self.sessions[shard]).expect("a node has shards");
+        let shard = (0..self.sessions.len())
+            .min_by_key(|&shard| self.sessions[shard])
+            .expect("a node has shards");
         self.sessions[shard] += 1;
         let client = self.next_client;
         self.next_client += 1;
@@ -62,7 +60,12 @@ impl Coordinator {
     }
 
     /// A change was asked for: goes to every shard.
-    pub fn ask(&mut self, ticket: Option<Ticket>, change: Change, send: &mut impl FnMut(ShardNo, NodeMessage)) {
+    pub fn ask(
+        &mut self,
+        ticket: Option<Ticket>,
+        change: Change,
+        send: &mut impl FnMut(ShardNo, NodeMessage),
+    ) {
         if self.changes.len() >= limits::CHANGES_IN_FLIGHT {
             let error = CommandError::other("too many changes of the node are under way, try again");
             self.answer(ticket, Err(error), send);
@@ -74,15 +77,32 @@ impl Coordinator {
         }
         let number = self.next_change;
         self.next_change += 1;
-        self.changes.insert(number, UnderWay { ticket, shards_left: self.shards, sum: 0, shutdown });
+        self.changes.insert(
+            number,
+            UnderWay {
+                ticket,
+                shards_left: self.shards,
+                sum: 0,
+                shutdown,
+            },
+        );
         for shard in 0..self.shards {
-            send(shard, NodeMessage::Apply { number, change: change.clone() });
+            send(
+                shard,
+                NodeMessage::Apply {
+                    number,
+                    change: change.clone(),
+                },
+            );
         }
     }
 
     /// A shard has made a change.
     pub fn applied(&mut self, number: u64, count: i64, send: &mut impl FnMut(ShardNo, NodeMessage)) {
-        let change = self.changes.get_mut(&number).expect("a change is applied once per shard");
+        let change = self
+            .changes
+            .get_mut(&number)
+            .expect("a change is applied once per shard");
         change.sum += count;
         change.shards_left -= 1;
         if change.shards_left > 0 {
@@ -103,7 +123,13 @@ impl Coordinator {
     }
 
     /// A shard wants memory.
-    pub fn want_memory(&mut self, from: ShardNo, bytes: u64, urgent: bool, send: &mut impl FnMut(ShardNo, NodeMessage)) {
+    pub fn want_memory(
+        &mut self,
+        from: ShardNo,
+        bytes: u64,
+        urgent: bool,
+        send: &mut impl FnMut(ShardNo, NodeMessage),
+    ) {
         self.lender.want(from, bytes, urgent, send);
     }
 

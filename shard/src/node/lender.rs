@@ -46,7 +46,13 @@ impl Lender {
     }
 
     /// A shard wants more.
-    pub fn want(&mut self, from: ShardNo, bytes: u64, urgent: bool, send: &mut impl FnMut(ShardNo, NodeMessage)) {
+    pub fn want(
+        &mut self,
+        from: ShardNo,
+        bytes: u64,
+        urgent: bool,
+        send: &mut impl FnMut(ShardNo, NodeMessage),
+    ) {
         if urgent && bytes > self.free_bytes() && self.lent_bytes.len() > 1 {
             self.waiting.push_back((from, bytes));
             self.recall(send);
@@ -65,7 +71,9 @@ impl Lender {
         send: &mut impl FnMut(ShardNo, NodeMessage),
     ) {
         let lent = &mut self.lent_bytes[usize::from(from)];
-        *lent = lent.checked_sub(bytes).expect("a shard gives back what it was lent");
+        *lent = lent
+            .checked_sub(bytes)
+            .expect("a shard gives back what it was lent");
         if recalled {
             self.recalling = self.recalling.checked_sub(1).expect("a recall is answered once");
             if self.recalling == 0 {
@@ -96,16 +104,24 @@ impl Lender {
 
     fn tell_level(&mut self, send: &mut impl FnMut(ShardNo, NodeMessage)) {
         let lent: u64 = self.lent_bytes.iter().sum();
-        let level = LEVEL_PERCENT.iter().filter(|&&percent| lent > self.total_bytes / 100 * percent).count() as u8;
+        let level = LEVEL_PERCENT
+            .iter()
+            .filter(|&&percent| lent > self.total_bytes / 100 * percent)
+            .count() as u8;
         if level != self.level {
             self.level = level;
-            (0..self.lent_bytes.len()).for_each(|shard| send(shard as ShardNo, NodeMessage::MemoryLevel(level)));
+            (0..self.lent_bytes.len())
+                .for_each(|shard| send(shard as ShardNo, NodeMessage::MemoryLevel(level)));
         }
     }
 }
 
 fn total(maxmemory: u64) -> u64 {
-    if maxmemory == 0 { UNLIMITED_BYTES } else { maxmemory.min(UNLIMITED_BYTES) }
+    if maxmemory == 0 {
+        UNLIMITED_BYTES
+    } else {
+        maxmemory.min(UNLIMITED_BYTES)
+    }
 }
 
 #[cfg(test)]
@@ -127,7 +143,10 @@ mod tests {
         assert!(!sent.iter().any(|(_, text)| text.starts_with("Lend")), "{sent:?}");
         collect(|mut send| lender.returned(1, 0, true, &mut send));
         let sent = collect(|mut send| lender.returned(0, 500, true, &mut send));
-        assert!(sent.contains(&(1, "LendMemory { bytes: 600 }".into())), "{sent:?}");
+        assert!(
+            sent.contains(&(1, "LendMemory { bytes: 600 }".into())),
+            "{sent:?}"
+        );
     }
 
     #[test]
@@ -135,7 +154,10 @@ mod tests {
         let mut lender = Lender::new(2, 1000);
         collect(|mut send| lender.want(0, 900, false, &mut send));
         let sent = collect(|mut send| lender.want(1, 900, false, &mut send));
-        assert!(sent.contains(&(1, "LendMemory { bytes: 100 }".into())), "{sent:?}");
+        assert!(
+            sent.contains(&(1, "LendMemory { bytes: 100 }".into())),
+            "{sent:?}"
+        );
         assert!(sent.contains(&(0, "MemoryLevel(2)".into())), "{sent:?}");
         let sent = collect(|mut send| lender.returned(0, 900, false, &mut send));
         assert!(sent.contains(&(0, "MemoryLevel(0)".into())), "{sent:?}");

@@ -63,7 +63,10 @@ mod tests {
 
     fn handed(number: u8, at_least_once: bool) -> Handed {
         let node = NodeId::from_bytes([1; 20]);
-        Handed { id: JobId::new(node, Slot::from_number(1), [number; 18], 60, at_least_once), delivery: 1 }
+        Handed {
+            id: JobId::new(node, Slot::from_number(1), [number; 18], 60, at_least_once),
+            delivery: 1,
+        }
     }
 
     #[test]
@@ -88,6 +91,9 @@ mod tests {
         half.note(0, 10, handed(1, true));
         half.note(10, 20, handed(2, false));
         half.sent(5);
-        assert_eq!(half.undelivered().collect::<Vec<_>>(), [handed(1, true), handed(2, false)]);
+        assert_eq!(
+            half.undelivered().collect::<Vec<_>>(),
+            [handed(1, true), handed(2, false)]
+        );
     }
 }

@@ -118,9 +118,9 @@ impl GetJobProgress {
         self.was_blocked
     }
 
-    /// TIMEOUT in milliseconds, when it blocks and ends.
+    /// TIMEOUT in milliseconds, when it blocks and ends, and has not ended.
     pub fn timeout_ms(&self) -> Option<u64> {
-        (!self.ask.nohang && self.ask.timeout_ms > 0).then_some(self.ask.timeout_ms)
+        (!self.ask.nohang && self.ask.timeout_ms > 0 && !self.expired).then_some(self.ask.timeout_ms)
     }
 
     pub fn with_counters(&self) -> bool {
@@ -134,11 +134,17 @@ impl GetJobProgress {
 
     /// The jobs that were handed out, when the session dies before its reply.
     pub fn handed_out(&self) -> impl Iterator<Item = &Delivered> {
-        self.jobs.iter().chain(self.arrived.iter().flat_map(|(_, jobs)| jobs))
+        self.jobs
+            .iter()
+            .chain(self.arrived.iter().flat_map(|(_, jobs)| jobs))
     }
 
     fn manner(&self) -> Manner {
-        if self.shards.len() == 1 { Manner::Deliver } else { Manner::Offer }
+        if self.shards.len() == 1 {
+            Manner::Deliver
+        } else {
+            Manner::Offer
+        }
     }
 
     fn wanted(&self) -> u64 {
@@ -148,7 +154,11 @@ impl GetJobProgress {
     /// The requests of a new round.
     pub fn begin_round(&mut self) -> VecDeque<(ShardNo, Take)> {
         let manner = self.manner();
-        let step = if manner == Manner::Deliver { limits::TAKE_STEP } else { limits::OFFER_STEP };
+        let step = if manner == Manner::Deliver {
+            limits::TAKE_STEP
+        } else {
+            limits::OFFER_STEP
+        };
         let patience = match (self.jobs.is_empty() && !self.expired, self.ask.nohang) {
             (false, _) => Patience::None,
             (true, true) => Patience::Reserved,
@@ -163,7 +173,15 @@ impl GetJobProgress {
                 asked.state = State::Asked;
                 asked.offers.clear();
                 asked.was_full = false;
-                (asked.shard, Take { queues: asked.queues.clone(), count, manner, patience })
+                (
+                    asked.shard,
+                    Take {
+                        queues: asked.queues.clone(),
+                        count,
+                        manner,
+                        patience,
+                    },
+                )
             })
             .collect()
     }
@@ -188,11 +206,11 @@ impl GetJobProgress {
                 }
             }
             Answer::Jobs(jobs) if asked.state == State::Claiming => {
-                let refused_whole = jobs.is_empty();
-                asked.state = match (asked.offers.is_empty(), refused_whole) {
-                    (false, _) => State::Offered,
-                    (true, true) if !self.jobs.is_empty() => State::Nothing,
-                    (true, _) => State::Waiting,
+                // Whatever the claim gave, the shard keeps the request until it is cancelled, and may offer again.
+                asked.state = if asked.offers.is_empty() {
+                    State::Waiting
+                } else {
+                    State::Offered
                 };
                 self.arrived.push((from, jobs.into()));
             }
@@ -214,7 +232,11 @@ impl GetJobProgress {
 
     /// The session is gone: the shards that may keep a waiter or offers for it.
     pub fn kept(&self) -> Vec<ShardNo> {
-        self.shards.iter().filter(|asked| asked.state != State::Nothing).map(|asked| asked.shard).collect()
+        self.shards
+            .iter()
+            .filter(|asked| asked.state != State::Nothing)
+            .map(|asked| asked.shard)
+            .collect()
     }
 
     fn take(&mut self, jobs: Vec<Delivered>) {
@@ -227,7 +249,11 @@ impl GetJobProgress {
     }
 
     fn decide(&mut self) -> Step {
-        if self.shards.iter().any(|asked| matches!(asked.state, State::Asked | State::Claiming)) {
+        if self
+            .shards
+            .iter()
+            .any(|asked| matches!(asked.state, State::Asked | State::Claiming))
+        {
             return Step::Wait;
         }
         self.put_in_order();
@@ -292,9 +318,16 @@ impl GetJobProgress {
             }
         }
         for (shard, ids) in &claims {
-            let asked = self.shards.iter_mut().find(|asked| asked.shard == *shard).expect("it was asked");
+            let asked = self
+                .shards
+                .iter_mut()
+                .find(|asked| asked.shard == *shard)
+                .expect("it was asked");
             let first = asked.offers.drain(..ids.len()).map(|offer| offer.id);
-            assert!(first.eq(ids.iter().copied()), "the order of the pass is the shard's own order");
+            assert!(
+                first.eq(ids.iter().copied()),
+                "the order of the pass is the shard's own order"
+            );
             asked.state = State::Claiming;
         }
         claims
@@ -308,14 +341,17 @@ impl GetJobProgress {
         let mut arrived = std::mem::take(&mut self.arrived);
         let mut jobs = Vec::new();
         for (shard, id) in std::mem::take(&mut self.claimed) {
-            let next = arrived.iter_mut().find(|(from, rest)| {
-                *from == shard && rest.front().is_some_and(|job| job.handed.id == id)
-            });
+            let next = arrived
+                .iter_mut()
+                .find(|(from, rest)| *from == shard && rest.front().is_some_and(|job| job.handed.id == id));
             if let Some((_, rest)) = next {
                 jobs.extend(rest.pop_front());
             }
         }
-        assert!(arrived.iter().all(|(_, rest)| rest.is_empty()), "jobs arrived that were not claimed");
+        assert!(
+            arrived.iter().all(|(_, rest)| rest.is_empty()),
+            "jobs arrived that were not claimed"
+        );
         self.round_jobs += jobs.len();
         self.take(jobs);
     }

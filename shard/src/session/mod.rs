@@ -2,19 +2,21 @@
 //!
 //! A session turns received bytes into requests, requests into plans, and answers into replies in the order of the requests.
 //!
-//! - `engine` starts plans and takes in answers: requests with one home shard that cannot block overlap, everything else
-//!   waits for all before it (a *barrier*) and holds back all behind it; `progress` holds what a barrier command has gathered so far, `getjob` is the
-//!   long one of them.
+//! - `engine` starts plans and takes in answers: requests with one home shard that cannot block overlap.
+//! - `barrier` is for everything else: it waits for all before it and holds back all behind it; `progress` holds what such a
+//!   command has gathered so far, `getjob` is the long one of them.
 //! - `delivery` remembers what stands in the output and has not reached the client.
 //!
 //! A session that may not go on keeps its input (`held`) and is run again when what it waits for has come.
 
+mod barrier;
 mod client;
 mod delivery;
 mod engine;
 mod getjob;
 mod progress;
 mod reply;
+mod upkeep;
 
 use std::collections::VecDeque;
 
@@ -51,6 +53,8 @@ pub struct Session {
     timer: Option<TimerKey>,
     /// The idle check (`timeout`).
     pub(crate) idle_timer: Option<TimerKey>,
+    /// Runs while more output than the soft limit is unread.
+    output_timer: Option<TimerKey>,
     /// Why the session does not go on with its input.
     held: Option<Hold>,
     /// A protocol error or QUIT: once everything before it is answered, this is written and the connection closed.
@@ -113,6 +117,7 @@ impl Session {
             progress: None,
             timer: None,
             idle_timer: None,
+            output_timer: None,
             held: None,
             ending: None,
             reading: true,
@@ -135,7 +140,9 @@ impl Session {
 
     /// Whether it waits in a GETJOB, or in another command whose end is not in its hands.
     pub fn is_blocked(&self) -> bool {
-        self.progress.as_ref().is_some_and(|progress| progress.is_blocked())
+        self.progress
+            .as_ref()
+            .is_some_and(|progress| progress.is_blocked())
     }
 
     /// Bytes of unparsed input that it holds.
@@ -145,7 +152,7 @@ impl Session {
 
     /// Bytes of output that wait for the client.
     pub fn output_bytes(&self) -> usize {
-        self.output.queued_bytes()
+        self.unsent_bytes()
     }
 
     /// The address of the client, as CLIENT LIST shows it.
@@ -155,6 +162,11 @@ impl Session {
 
     fn is_idle(&self) -> bool {
         self.pending.is_empty() && self.progress.is_none()
+    }
+
+    /// Bytes of output that the kernel has not taken, those in the server's hands included.
+    fn unsent_bytes(&self) -> usize {
+        self.output.produced_bytes().saturating_sub(self.sent_bytes) as usize
     }
 
     /// Whether the kernel has taken all output.
@@ -168,7 +180,11 @@ impl Session {
     }
 
     fn ticket(&self, request: u32) -> Ticket {
-        Ticket { shard: self.shard, session: self.id, request }
+        Ticket {
+            shard: self.shard,
+            session: self.id,
+            request,
+        }
     }
 
     /// The pending request of this number, when it is one.

@@ -42,13 +42,25 @@ pub(super) enum Kind {
     /// GETJOB.
     GetJob(GetJobProgress),
     /// QPEEK of more than a step.
-    Peek { ask: Peek, jobs: Vec<Delivered>, bytes: usize },
+    Peek {
+        ask: Peek,
+        jobs: Vec<Delivered>,
+        bytes: usize,
+    },
     /// QSCAN, JSCAN.
     Scan(ScanProgress),
     /// All shards and perhaps the server.
-    Gather { parts: Vec<Option<Part>>, told: Waited, args: Vec<Bytes>, finish: fn(&mut Finish<'_>) },
+    Gather {
+        parts: Vec<Option<Part>>,
+        told: Waited,
+        args: Vec<Bytes>,
+        finish: fn(&mut Finish<'_>),
+    },
     /// A change through shard 0.
-    Change { args: Vec<Bytes>, finish: fn(&mut Finish<'_>, i64) },
+    Change {
+        args: Vec<Bytes>,
+        finish: fn(&mut Finish<'_>, i64),
+    },
     /// DEBUG SLEEP.
     Sleep,
 }
@@ -73,7 +85,12 @@ pub(super) struct IdsProgress {
 
 impl IdsProgress {
     pub fn new(verb: IdVerb) -> Self {
-        Self { verb, counted: 0, paused: 0, error: None }
+        Self {
+            verb,
+            counted: 0,
+            paused: 0,
+            error: None,
+        }
     }
 
     /// Requests for the home shards, each of at most `IDS_STEP` IDs and in the order given for each shard.
@@ -85,10 +102,20 @@ impl IdsProgress {
             let step = &mut of_shard[usize::from(shard)];
             step.push(*id);
             if step.len() == limits::IDS_STEP {
-                requests.push_back((shard, Request::Ids { verb, ids: std::mem::take(step) }));
+                requests.push_back((
+                    shard,
+                    Request::Ids {
+                        verb,
+                        ids: std::mem::take(step),
+                    },
+                ));
             }
         }
-        for (shard, ids) in of_shard.into_iter().enumerate().filter(|(_, ids)| !ids.is_empty()) {
+        for (shard, ids) in of_shard
+            .into_iter()
+            .enumerate()
+            .filter(|(_, ids)| !ids.is_empty())
+        {
             requests.push_back((shard as ShardNo, Request::Ids { verb, ids }));
         }
         requests
@@ -108,7 +135,13 @@ pub(super) struct ScanProgress {
 
 impl ScanProgress {
     pub fn new(ask: Scan) -> Self {
-        Self { ask, items: Vec::new(), found: Vec::new(), next: None, bytes: 0 }
+        Self {
+            ask,
+            items: Vec::new(),
+            found: Vec::new(),
+            next: None,
+            bytes: 0,
+        }
     }
 
     /// Takes in a shard's page.
@@ -123,7 +156,8 @@ impl ScanProgress {
     /// The round is complete: keeps what lies before the first unseen place. `true` when the reply is.
     pub fn end_round(&mut self) -> bool {
         let end = self.next;
-        self.found.retain(|(position, _)| end.is_none_or(|end| *position < end));
+        self.found
+            .retain(|(position, _)| end.is_none_or(|end| *position < end));
         self.found.sort_by_key(|(position, _)| *position);
         for (_, item) in self.found.drain(..) {
             self.bytes += item_bytes(&item);
@@ -151,7 +185,10 @@ pub(super) fn delivered_bytes(job: &Delivered) -> usize {
 pub(super) fn peek_rest(ask: &Peek, got: usize, next: Option<QueuePosition>) -> Option<Peek> {
     let wanted = ask.count.unsigned_abs() as usize;
     let after = next?;
-    (got < wanted).then(|| Peek { after: Some(after), ..ask.clone() })
+    (got < wanted).then(|| Peek {
+        after: Some(after),
+        ..ask.clone()
+    })
 }
 
 impl Progress {

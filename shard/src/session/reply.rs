@@ -32,7 +32,9 @@ pub(super) fn write_answer(session: &mut Session, answer: &Answer, with_counters
 /// ENQUEUE and NACK: `-PAUSED` only when every ID was skipped for that (`sessions.md`).
 pub(super) fn write_entered(session: &mut Session, counted: i64, paused: i64) {
     if counted == 0 && paused > 0 {
-        session.encoder().error(&crate::error::CommandError::Paused.to_string());
+        session
+            .encoder()
+            .error(&crate::error::CommandError::Paused.to_string());
     } else {
         session.encoder().integer(counted);
     }
@@ -96,7 +98,10 @@ fn write_job_view(out: &mut Encoder<'_>, job: &JobView, node: &Blob) {
     out.blob(node);
     out.bulk(b"nodes-confirmed");
     out.array(0);
-    for (name, ms) in [("next-requeue-within", job.next_requeue_ms), ("next-awake-within", job.next_awake_ms)] {
+    for (name, ms) in [
+        ("next-requeue-within", job.next_requeue_ms),
+        ("next-awake-within", job.next_awake_ms),
+    ] {
         out.bulk(name.as_bytes());
         match ms {
             Some(ms) => out.integer(ms.min(i64::MAX as u64) as i64),

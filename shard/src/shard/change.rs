@@ -36,11 +36,16 @@ impl Shard {
                 self.core.feed.shards.retain(|&wants| wants != shard);
                 if on {
                     self.core.feed.shards.push(shard);
+                } else if shard == self.core.shard && !self.core.feed.monitors.is_empty() {
+                    // A monitor came while the last one before it left.
+                    let change = Change::Monitor { shard, on: true };
+                    self.core.send_node(0, NodeMessage::Ask { ticket: None, change });
                 }
                 0
             }
             Change::ResetStats => {
                 self.core.stats.reset();
+                self.core.home.counters = Default::default();
                 0
             }
             Change::ResetSlowlog => {
@@ -56,11 +61,12 @@ impl Shard {
     fn change_settings(&mut self, now: Now, pairs: &[(&'static str, String)]) -> i64 {
         for (name, value) in pairs {
             // They were checked before shard 0 was asked, and every shard has the same settings.
-            self.core.settings.set(name, value).expect("settings are checked before they are changed");
-            if self.core.shard == 0 {
-                let value = self.core.settings.get(name).unwrap_or_default();
-                self.core.effects.push(Effect::Setting { name, value });
-            }
+            self.core
+                .settings
+                .set(name, value)
+                .expect("settings are checked before they are changed");
+            let value = self.core.settings.get(name).unwrap_or_default();
+            self.core.effects.push(Effect::Setting { name, value });
         }
         let changed = |name: &str| pairs.iter().any(|(changed, _)| *changed == name);
         if changed("maxmemory") {
@@ -70,7 +76,9 @@ impl Shard {
             self.core.home.set_evicts(self.core.settings.evicts());
         }
         if changed("timeout") {
-            self.sessions_where(|_| true).iter().for_each(|session| self.arm_idle_check(now, session.index));
+            self.sessions_where(|_| true)
+                .iter()
+                .for_each(|session| self.arm_idle_check(now, session.index));
         }
         0
     }
@@ -78,10 +86,13 @@ impl Shard {
     fn change_maxmemory(&mut self) {
         let bytes = self.core.settings.maxmemory;
         self.borrower.set_total(bytes);
-        let Some(coordinator) = self.core.coordinator.as_mut() else { return };
+        let Some(coordinator) = self.core.coordinator.as_mut() else {
+            return;
+        };
         let mut sent = Vec::new();
         coordinator.set_maxmemory(bytes, &mut |to, message| sent.push((to, message)));
-        sent.into_iter().for_each(|(to, message)| self.core.send_node(to, message));
+        sent.into_iter()
+            .for_each(|(to, message)| self.core.send_node(to, message));
     }
 
     /// CLIENT PAUSE only extends a pause (reference, 1.12).
@@ -111,7 +122,10 @@ impl Shard {
         assert!(self.core.stopping.replace(number).is_none(), "a node stops once");
         if self.core.shard == 0 {
             self.core.effects.push(Effect::StopListening);
-            self.core.effects.push(Effect::Log { level: LogLevel::Info, text: "stopping: no new connections".into() });
+            self.core.effects.push(Effect::Log {
+                level: LogLevel::Info,
+                text: "stopping: no new connections".into(),
+            });
         }
         let deadline = now.mono().after_ms(limits::STOP_GRACE_MS);
         self.core.timers.insert(deadline.0, SessionTimer::Stop);
@@ -132,6 +146,11 @@ impl Shard {
     }
 
     pub(super) fn sessions_where(&self, fits: impl Fn(&crate::session::Session) -> bool) -> Vec<SessionId> {
-        self.sessions.iter_from(0, u32::MAX).map(|(_, session)| session).filter(|s| fits(s)).map(|s| s.id).collect()
+        self.sessions
+            .iter_from(0, u32::MAX)
+            .map(|(_, session)| session)
+            .filter(|s| fits(s))
+            .map(|s| s.id)
+            .collect()
     }
 }

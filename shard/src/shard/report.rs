@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::clock::Now;
 use crate::commands::view::Part;
 use crate::commands::{Gather, client};
-use crate::node::{Change, NodeMessage};
+use crate::node::NodeMessage;
 use crate::session::Session;
 use crate::shard::Shard;
 use crate::stats::Gauges;
@@ -20,7 +20,11 @@ impl Shard {
             }
             Gather::Clients(filter) => {
                 let fitting = self.sessions().filter(|session| client::fits(filter, session));
-                Part::Clients(fitting.map(|session| (session.client.id, client::line(session, now))).collect())
+                Part::Clients(
+                    fitting
+                        .map(|session| (session.client.id, client::line(session, now)))
+                        .collect(),
+                )
             }
             Gather::Slow(count) => Part::Slow(self.core.stats.slowlog.newest(*count)),
             Gather::Latency => Part::Latency(self.core.stats.latency.events()),
@@ -38,7 +42,11 @@ impl Shard {
         Gauges {
             sessions: self.sessions.len() as u64,
             blocked_sessions: self.sessions().filter(|session| session.is_blocked()).count() as u64,
-            longest_output_bytes: self.sessions().map(|s| s.output_bytes() as u64).max().unwrap_or(0),
+            longest_output_bytes: self
+                .sessions()
+                .map(|s| s.output_bytes() as u64)
+                .max()
+                .unwrap_or(0),
             biggest_input_bytes: self.sessions().map(|s| s.input_bytes() as u64).max().unwrap_or(0),
             jobs: there.jobs,
             queues: there.queues,
@@ -55,23 +63,25 @@ impl Shard {
         }
         let (lines, dropped) = self.core.feed.take();
         for shard in self.core.feed.shards.clone() {
-            self.core.send_node(shard, NodeMessage::Feed { lines: lines.clone(), dropped });
+            self.core.send_node(
+                shard,
+                NodeMessage::Feed {
+                    lines: lines.clone(),
+                    dropped,
+                },
+            );
         }
     }
 
     /// Shows lines to this shard's monitors.
     pub(super) fn show_feed(&mut self, now: Now, lines: &[Bytes], dropped: u64) {
         self.core.stats.counters.monitor_lines_dropped += dropped;
+        if self.core.feed.monitors.is_empty() {
+            // The session that asked was gone before the node had changed.
+            self.core.ask_for_no_feed();
+        }
         for monitor in self.core.feed.monitors.clone() {
             self.with(now, monitor, |engine| engine.show_feed(lines, dropped));
         }
-    }
-}
-
-impl crate::core::Core {
-    /// A session became a monitor; the other shards are told with the first.
-    pub(crate) fn monitor_began(&mut self, session: crate::message::SessionId) -> Option<Change> {
-        self.feed.monitors.push(session);
-        (self.feed.monitors.len() == 1).then_some(Change::Monitor { shard: self.shard, on: true })
     }
 }

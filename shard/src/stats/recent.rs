@@ -64,7 +64,10 @@ impl Recent {
     pub fn requests(&self) -> impl Iterator<Item = Vec<Blob>> {
         self.requests.iter().map(|request| {
             let starts = std::iter::once(&request.start).chain(&request.ends);
-            starts.zip(&request.ends).map(|(&start, &end)| self.text[start as usize..end as usize].into()).collect()
+            starts
+                .zip(&request.ends)
+                .map(|(&start, &end)| self.text[start as usize..end as usize].into())
+                .collect()
         })
     }
 

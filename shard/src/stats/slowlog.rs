@@ -53,7 +53,12 @@ impl SlowLog {
 
     /// Enters a command. `args` are to be without secrets (`commands::redact`), and cut ([`pieces`]).
     pub fn enter(&mut self, settings: &Settings, at_s: u64, took_us: u64, args: Vec<Blob>) {
-        let entry = SlowEntry { id: self.next_id, at_s, took_us, args };
+        let entry = SlowEntry {
+            id: self.next_id,
+            at_s,
+            took_us,
+            args,
+        };
         self.next_id += u64::from(self.shards);
         self.entries.push_front(entry);
         self.entries.truncate(settings.slowlog_max_len as usize);
@@ -85,13 +90,19 @@ pub(super) fn pieces<'a>(
     total: usize,
     argument: impl Fn(usize) -> &'a [u8],
 ) -> impl Iterator<Item = Piece<'a>> {
-    let kept = if total > MAX_ARGUMENTS { MAX_ARGUMENTS - 1 } else { total };
+    let kept = if total > MAX_ARGUMENTS {
+        MAX_ARGUMENTS - 1
+    } else {
+        total
+    };
     let more = (kept < total).then_some(Piece::MoreArguments(total - kept));
     (0..kept)
-        .map(move |at| match argument(at).split_at_checked(MAX_ARGUMENT_BYTES) {
-            Some((head, tail)) if !tail.is_empty() => Piece::Cut(head, tail.len()),
-            _ => Piece::Whole(argument(at)),
-        })
+        .map(
+            move |at| match argument(at).split_at_checked(MAX_ARGUMENT_BYTES) {
+                Some((head, tail)) if !tail.is_empty() => Piece::Cut(head, tail.len()),
+                _ => Piece::Whole(argument(at)),
+            },
+        )
         .chain(more)
 }
 
@@ -110,9 +121,9 @@ impl Piece<'_> {
     pub fn write(&self, text: &mut Vec<u8>) {
         let written = match self {
             Self::Whole(whole) => text.write_all(whole),
-            Self::Cut(head, more) => {
-                text.write_all(head).and_then(|()| write!(text, "... ({more} more bytes)"))
-            }
+            Self::Cut(head, more) => text
+                .write_all(head)
+                .and_then(|()| write!(text, "... ({more} more bytes)")),
             Self::MoreArguments(more) => write!(text, "... ({more} more arguments)"),
         };
         written.expect("memory takes what is written");

@@ -13,7 +13,9 @@ pub fn fits(filter: &ClientFilter, session: &Session) -> bool {
 
 fn client_fits(filter: &ClientFilter, client: &ClientInfo) -> bool {
     let is = |wanted: &Option<String>, address: &crate::input::Peer| {
-        wanted.as_ref().is_none_or(|wanted| *wanted == address.to_string())
+        wanted
+            .as_ref()
+            .is_none_or(|wanted| *wanted == address.to_string())
     };
     (filter.ids.is_empty() || filter.ids.contains(&client.id))
         && filter.skip != Some(client.id)
@@ -43,12 +45,18 @@ pub(super) fn of_list(args: &Args<'_>) -> Result<ClientFilter, CommandError> {
 
 /// CLIENT KILL ip:port.
 pub(super) fn of_address(address: &[u8]) -> ClientFilter {
-    ClientFilter { addr: Some(String::from_utf8_lossy(address).into_owned()), ..ClientFilter::default() }
+    ClientFilter {
+        addr: Some(String::from_utf8_lossy(address).into_owned()),
+        ..ClientFilter::default()
+    }
 }
 
 /// CLIENT KILL with options; `own` is the client that asks, and is spared unless SKIPME no.
 pub(super) fn of_kill(args: &Args<'_>, own: u64) -> Result<ClientFilter, CommandError> {
-    let mut filter = ClientFilter { skip: Some(own), ..ClientFilter::default() };
+    let mut filter = ClientFilter {
+        skip: Some(own),
+        ..ClientFilter::default()
+    };
     let mut rest = args.iter().skip(2);
     while let Some(option) = rest.next() {
         let value = rest.next().ok_or(CommandError::Syntax)?;
@@ -75,7 +83,9 @@ pub(super) fn of_kill(args: &Args<'_>, own: u64) -> Result<ClientFilter, Command
 }
 
 fn parse_id(text: &[u8]) -> Result<u64, CommandError> {
-    let id = parse_i64(text).and_then(|id| u64::try_from(id).ok()).filter(|&id| id > 0);
+    let id = parse_i64(text)
+        .and_then(|id| u64::try_from(id).ok())
+        .filter(|&id| id > 0);
     id.ok_or_else(|| CommandError::other("client-id should be greater than 0"))
 }
 
@@ -118,7 +128,11 @@ mod tests {
         let request = "CLIENT KILL ID 5 ADDR 1.2.3.4:5 laddr 1.2.3.4:6 TYPE normal USER default SKIPME no";
         assert_eq!(kill(request), Ok(all));
         assert_eq!(kill("CLIENT KILL ID 5").map(|filter| filter.skip), Ok(Some(7)));
-        for request in ["CLIENT KILL ID 5 ADDR", "CLIENT KILL FOO x", "CLIENT KILL SKIPME maybe"] {
+        for request in [
+            "CLIENT KILL ID 5 ADDR",
+            "CLIENT KILL FOO x",
+            "CLIENT KILL SKIPME maybe",
+        ] {
             assert_eq!(kill(request), Err(CommandError::Syntax), "{request}");
         }
         for (request, text) in [
@@ -133,7 +147,10 @@ mod tests {
     #[test]
     fn list_options() {
         assert_eq!(list("CLIENT LIST"), Ok(ClientFilter::default()));
-        assert_eq!(list("CLIENT LIST TYPE normal ID 1 2 3").map(|filter| filter.ids), Ok(vec![1, 2, 3]));
+        assert_eq!(
+            list("CLIENT LIST TYPE normal ID 1 2 3").map(|filter| filter.ids),
+            Ok(vec![1, 2, 3])
+        );
         for request in ["CLIENT LIST ID", "CLIENT LIST TYPE", "CLIENT LIST FOO"] {
             assert_eq!(list(request), Err(CommandError::Syntax), "{request}");
         }
@@ -152,7 +169,10 @@ mod tests {
         assert!(!fits("CLIENT KILL ID 6"));
         assert!(!fits("CLIENT KILL ID 5 ADDR 1.2.3.4:6"));
         assert!(!fits("CLIENT KILL ID 5 LADDR 1.2.3.4:5"));
-        let own = ClientFilter { skip: Some(5), ..ClientFilter::default() };
+        let own = ClientFilter {
+            skip: Some(5),
+            ..ClientFilter::default()
+        };
         assert!(!client_fits(&own, &client));
         assert!(client_fits(&of_address(b"1.2.3.4:5"), &client));
     }

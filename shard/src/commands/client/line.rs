@@ -6,7 +6,10 @@ use crate::session::{ClientInfo, Session};
 
 /// The line, without its end.
 pub fn line(session: &Session, now: Now) -> String {
-    let buffers = Buffers { input_bytes: session.input_bytes(), output_bytes: session.output_bytes() };
+    let buffers = Buffers {
+        input_bytes: session.input_bytes(),
+        output_bytes: session.output_bytes(),
+    };
     client_line(&session.client, session.is_blocked(), buffers, now)
 }
 
@@ -20,7 +23,10 @@ struct Buffers {
 fn client_line(client: &ClientInfo, is_blocked: bool, buffers: Buffers, now: Now) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let seconds_since = |then| now.mono().since_ms(then) / 1000;
-    let Buffers { input_bytes, output_bytes } = buffers;
+    let Buffers {
+        input_bytes,
+        output_bytes,
+    } = buffers;
     format!(
         "id={} addr={} fd=-1 name={} age={} idle={} flags={} qbuf={input_bytes} qbuf-free=0 obl={output_bytes} oll=0 \
          omem={output_bytes} events={} cmd={} laddr={} db=0 user=default resp={} lib-name={} lib-ver={}",
@@ -48,7 +54,11 @@ fn flags(client: &ClientInfo, is_blocked: bool) -> String {
         (client.no_evict, 'e'),
         (client.no_touch, 'T'),
     ];
-    let set: String = all.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| *flag).collect();
+    let set: String = all
+        .iter()
+        .filter(|(is_set, _)| *is_set)
+        .map(|(_, flag)| *flag)
+        .collect();
     if set.is_empty() { "N".to_owned() } else { set }
 }
 
@@ -60,12 +70,24 @@ mod tests {
     #[test]
     fn fields_of_the_original_come_first() {
         let peer = |text: &str| Peer::Tcp(text.parse().expect("an address"));
-        let mut client = ClientInfo::new(3, peer("127.0.0.1:4000"), peer("127.0.0.1:7711"), Mono(1_000), true);
+        let mut client = ClientInfo::new(
+            3,
+            peer("127.0.0.1:4000"),
+            peer("127.0.0.1:7711"),
+            Mono(1_000),
+            true,
+        );
         client.name = "me".into();
         client.active_at = Mono(9_500);
         client.last_command = "client";
-        let now = Now { mono_us: 11_000_000, wall_us: 0 };
-        let buffers = Buffers { input_bytes: 26, output_bytes: 0 };
+        let now = Now {
+            mono_us: 11_000_000,
+            wall_us: 0,
+        };
+        let buffers = Buffers {
+            input_bytes: 26,
+            output_bytes: 0,
+        };
         assert_eq!(
             client_line(&client, false, buffers, now),
             "id=3 addr=127.0.0.1:4000 fd=-1 name=me age=10 idle=1 flags=N qbuf=26 qbuf-free=0 obl=0 oll=0 omem=0 \

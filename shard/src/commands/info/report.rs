@@ -57,7 +57,14 @@ impl<'a> Report<'a> {
     ) -> Self {
         let mut node = ShardStats::default();
         shards.iter().for_each(|shard| node.add(shard));
-        Self { facts, settings, now, node, shards, process }
+        Self {
+            facts,
+            settings,
+            now,
+            node,
+            shards,
+            process,
+        }
     }
 
     /// The sections that `section` (lowercase) asks for.
@@ -157,7 +164,12 @@ impl<'a> Report<'a> {
 
     fn stats(&self, text: &mut String) {
         let (pairs, rates) = (self.node.counters.pairs(), &self.node.rates);
-        let of = |name: &str| pairs.iter().find(|(of, _)| *of == name).map_or(0, |(_, value)| *value);
+        let of = |name: &str| {
+            pairs
+                .iter()
+                .find(|(of, _)| *of == name)
+                .map_or(0, |(_, value)| *value)
+        };
         let kbps = |bytes: u64| format!("{:.2}", bytes as f64 / 1024.0);
         fields!(text,
             total_connections_received: of("total_connections_received"),
@@ -185,7 +197,13 @@ impl<'a> Report<'a> {
     }
 
     fn commandstats(&self, text: &mut String) {
-        for (total, spec) in self.node.commands.iter().zip(COMMANDS).filter(|(total, _)| total.calls > 0) {
+        for (total, spec) in self
+            .node
+            .commands
+            .iter()
+            .zip(COMMANDS)
+            .filter(|(total, _)| total.calls > 0)
+        {
             let (calls, took_us) = (total.calls, total.took_us());
             let each_us = total.took_ns as f64 / 1000.0 / calls as f64;
             let value = format!("calls={calls},usec={took_us},usec_per_call={each_us:.2}");
@@ -225,21 +243,48 @@ mod tests {
     use crate::stats::{CommandTotal, Gauges};
 
     fn report(section: &str) -> String {
-        let facts = NodeFacts { version: "0.1.0".to_owned(), process_id: 7, ..NodeFacts::default() };
+        let facts = NodeFacts {
+            version: "0.1.0".to_owned(),
+            process_id: 7,
+            ..NodeFacts::default()
+        };
         let shard = ShardStats {
-            gauges: Gauges { sessions: 2, jobs: 5, queues: 1, used_bytes: 1536, ..Gauges::default() },
-            commands: vec![CommandTotal::default(), CommandTotal { calls: 4, took_ns: 10_000 }],
+            gauges: Gauges {
+                sessions: 2,
+                jobs: 5,
+                queues: 1,
+                used_bytes: 1536,
+                ..Gauges::default()
+            },
+            commands: vec![
+                CommandTotal::default(),
+                CommandTotal {
+                    calls: 4,
+                    took_ns: 10_000,
+                },
+            ],
             ..ShardStats::default()
         };
-        let now = Now { mono_us: 90_000_000_000, wall_us: 0 };
-        let process = ProcessFigures { resident_bytes: 6144, cpu_system_s: 1.5, cpu_user_s: 0.25 };
+        let now = Now {
+            mono_us: 90_000_000_000,
+            wall_us: 0,
+        };
+        let process = ProcessFigures {
+            resident_bytes: 6144,
+            cpu_system_s: 1.5,
+            cpu_user_s: 0.25,
+        };
         let settings = Settings::default();
         Report::new(&facts, &settings, now, &[shard.clone(), shard], process).text(section)
     }
 
     fn names(section: &str) -> Vec<String> {
         let text = report(section);
-        text.lines().skip(1).filter_map(|line| line.split_once(':')).map(|(name, _)| name.to_owned()).collect()
+        text.lines()
+            .skip(1)
+            .filter_map(|line| line.split_once(':'))
+            .map(|(name, _)| name.to_owned())
+            .collect()
     }
 
     /// The fields of the reference, 10.1, in order.
@@ -272,7 +317,10 @@ mod tests {
                 "total_connections_received total_commands_processed instantaneous_ops_per_sec total_net_input_bytes \
                  total_net_output_bytes instantaneous_input_kbps instantaneous_output_kbps rejected_connections latest_fork_usec",
             ),
-            ("cpu", "used_cpu_sys used_cpu_user used_cpu_sys_children used_cpu_user_children"),
+            (
+                "cpu",
+                "used_cpu_sys used_cpu_user used_cpu_sys_children used_cpu_user_children",
+            ),
         ] {
             let expected: Vec<&str> = fields.split_whitespace().collect();
             assert_eq!(names(section)[..expected.len()], expected, "{section}");
@@ -281,7 +329,10 @@ mod tests {
 
     #[test]
     fn values() {
-        assert_eq!(report("jobs"), "# Jobs\r\nregistered_jobs:10\r\nqueued_jobs:0\r\n");
+        assert_eq!(
+            report("jobs"),
+            "# Jobs\r\nregistered_jobs:10\r\nqueued_jobs:0\r\n"
+        );
         assert_eq!(
             report("commandstats"),
             "# Commandstats\r\ncmdstat_ping:calls=8,usec=20,usec_per_call=2.50\r\n"
@@ -304,7 +355,10 @@ mod tests {
         assert_eq!(headings("everything"), SECTIONS.len());
         assert_eq!(headings("default"), SECTIONS.len() - 1);
         assert!(!report("default").contains("# Commandstats"));
-        assert!(report("default").contains("\r\n\r\n# Clients\r\n"), "a blank line between sections");
+        assert!(
+            report("default").contains("\r\n\r\n# Clients\r\n"),
+            "a blank line between sections"
+        );
         assert_eq!(report("nonsense"), "");
     }
 

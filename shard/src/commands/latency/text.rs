@@ -27,10 +27,16 @@ pub(super) fn graph(event: &LatencyEvent, now_s: u64) -> String {
         text.push_str(line.trim_end());
         text.push('\n');
     }
-    let ages: Vec<String> = shown.iter().map(|(at_s, _)| age(now_s.saturating_sub(*at_s))).collect();
+    let ages: Vec<String> = shown
+        .iter()
+        .map(|(at_s, _)| age(now_s.saturating_sub(*at_s)))
+        .collect();
     let depth = ages.iter().map(String::len).max().unwrap_or(0);
     for row in 0..depth {
-        let line: String = ages.iter().map(|age| age.chars().nth(row).unwrap_or(' ')).collect();
+        let line: String = ages
+            .iter()
+            .map(|age| age.chars().nth(row).unwrap_or(' '))
+            .collect();
         text.push('\n');
         text.push_str(line.trim_end());
     }
@@ -65,7 +71,8 @@ fn age(seconds: u64) -> String {
 pub(super) fn doctor(events: &[LatencyEvent], threshold_ms: u64) -> String {
     if events.is_empty() {
         return if threshold_ms == 0 {
-            "The latency monitor is off. CONFIG SET latency-monitor-threshold <milliseconds> starts it.\n".to_owned()
+            "The latency monitor is off. CONFIG SET latency-monitor-threshold <milliseconds> starts it.\n"
+                .to_owned()
         } else {
             format!("Nothing has taken {threshold_ms} ms or longer.\n")
         };
@@ -103,7 +110,11 @@ mod tests {
 
     #[test]
     fn a_graph() {
-        let event = LatencyEvent { name: "command", samples: vec![(100, 10), (160, 40), (165, 20)], max_ms: 90 };
+        let event = LatencyEvent {
+            name: "command",
+            samples: vec![(100, 10), (160, 40), (165, 20)],
+            max_ms: 90,
+        };
         let expected = format!(
             "command - high 40 ms, low 10 ms (all time high 90 ms)\n{}\n #\n |\n |#\n#||\n\n115\nm0s\n s\n",
             "-".repeat(80)
@@ -115,10 +126,17 @@ mod tests {
     fn a_doctor() {
         assert!(doctor(&[], 0).starts_with("The latency monitor is off."));
         assert_eq!(doctor(&[], 7), "Nothing has taken 7 ms or longer.\n");
-        let event = LatencyEvent { name: "command", samples: vec![(100, 10), (110, 30)], max_ms: 40 };
+        let event = LatencyEvent {
+            name: "command",
+            samples: vec![(100, 10), (110, 30)],
+            max_ms: 40,
+        };
         assert!(doctor(&[event], 7).starts_with(
             "command: 2 samples, mean 20 ms, mean deviation 10 ms, one every 10.0 s, longest ever 40 ms."
         ));
-        assert_eq!((age(59), age(60), age(7200), age(90_000)), ("59s".into(), "1m".into(), "2h".into(), "1d".into()));
+        assert_eq!(
+            (age(59), age(60), age(7200), age(90_000)),
+            ("59s".into(), "1m".into(), "2h".into(), "1d".into())
+        );
     }
 }

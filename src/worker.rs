@@ -1,0 +1,359 @@
+//! One shard's loop: it feeds the state machine with what happened and does what the state machine wants done.
+//!
+//! A turn: what other shards sent, always and first - what sockets have, within a budget - upkeep - output to the
+//! sockets - one batch to each shard. Then the loop sleeps until something rings, or the next deadline; with work
+//! left it only lets the executor look at the ring. It decides nothing about jobs, and never waits for anyone inside of a turn. All state is
+//! owned by this one task: there is nothing to borrow across an await.
+
+mod effects;
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use glommio::timer::Timer;
+use shard::clock::Now;
+use shard::input::{Effect, Input, Told};
+use shard::message::{SessionId, Ticket};
+use shard::shard::Shard;
+use shard::slot::ShardNo;
+
+use crate::config::rewrite::ConfigFile;
+use crate::mesh::{Envelope, Mesh};
+use crate::net::{Arrival, Event, Net};
+use crate::wakeup::Wakeup;
+
+/// Socket events of one turn at the most, so that the other shards do not wait longer.
+const TURN_EVENTS: usize = 256;
+/// Bytes of input in one turn, above which the turn takes no more.
+const TURN_BYTES: usize = 1 << 20;
+/// Bytes taken from a session at a time.
+const OUTPUT_BYTES: usize = 256 << 10;
+/// Bytes that wait for a socket, above which its session is not asked for more.
+const UNSENT_HIGH_BYTES: usize = 64 << 10;
+/// Rounds of output in one turn: what was sent may let a session go on, which gives output again.
+const OUTPUT_ROUNDS: usize = 4;
+/// How soon to look again while a channel of the mesh is full.
+const MESH_RETRY_US: u64 = 200;
+/// How long a stopped shard may take to write what is on its way.
+const STOP_FLUSH_US: u64 = 2_000_000;
+
+/// Reads both clocks of the process.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    origin: Instant,
+}
+
+impl Clock {
+    /// The monotonic clock starts at 1 ms, since 0 is no time that anything could have happened at.
+    pub fn start() -> Self {
+        Self {
+            origin: Instant::now() - Duration::from_millis(1),
+        }
+    }
+
+    /// What the clocks show.
+    pub fn now(self) -> Now {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Now {
+            mono_us: u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX),
+            wall_us: u64::try_from(wall.as_micros()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// Something from outside of the sockets and the mesh.
+pub enum Post {
+    /// An answer to a question of the shard.
+    Told(Ticket, Told),
+    /// A signal asks the node to stop.
+    Stop,
+}
+
+/// Where such things wait for the loop.
+#[derive(Clone)]
+pub struct Posts {
+    queue: Rc<RefCell<VecDeque<Post>>>,
+    wakeup: Arc<Wakeup>,
+}
+
+impl Posts {
+    /// An empty one.
+    pub fn new(wakeup: Arc<Wakeup>) -> Self {
+        Self {
+            queue: Rc::default(),
+            wakeup,
+        }
+    }
+
+    /// Adds one and wakes the loop.
+    pub fn post(&self, post: Post) {
+        self.queue.borrow_mut().push_back(post);
+        self.wakeup.ring();
+    }
+}
+
+/// One shard with all that serves it.
+pub struct Worker {
+    shard: Shard,
+    number: ShardNo,
+    shards: u16,
+    clock: Clock,
+    net: Net,
+    mesh: Mesh,
+    posts: Posts,
+    wakeup: Arc<Wakeup>,
+    config_file: Option<ConfigFile>,
+    /// Shard 0: accepted connections that the shard has not placed yet.
+    waiting: HashMap<u64, Arrival>,
+    next_connection: u64,
+    /// Sessions with output.
+    dirty: Vec<SessionId>,
+    effects: Vec<Effect>,
+    chunks: Vec<Bytes>,
+    /// When the shard stopped; writing goes on until then at the latest.
+    ends_at_us: Option<u64>,
+}
+
+/// What a worker is made of.
+pub struct Parts {
+    /// The state machine.
+    pub shard: Shard,
+    /// Its number.
+    pub number: ShardNo,
+    /// How many there are.
+    pub shards: u16,
+    /// The clocks.
+    pub clock: Clock,
+    /// Its sockets.
+    pub net: Net,
+    /// Its end of the mesh.
+    pub mesh: Mesh,
+    /// Where others leave things for it.
+    pub posts: Posts,
+    /// Where it sleeps.
+    pub wakeup: Arc<Wakeup>,
+    /// What CONFIG REWRITE writes.
+    pub config_file: Option<ConfigFile>,
+}
+
+impl Worker {
+    /// A worker that has done nothing yet.
+    pub fn new(parts: Parts) -> Self {
+        Self {
+            shard: parts.shard,
+            number: parts.number,
+            shards: parts.shards,
+            clock: parts.clock,
+            net: parts.net,
+            mesh: parts.mesh,
+            posts: parts.posts,
+            wakeup: parts.wakeup,
+            config_file: parts.config_file,
+            waiting: HashMap::new(),
+            next_connection: 0,
+            dirty: Vec::new(),
+            effects: Vec::new(),
+            chunks: Vec::new(),
+            ends_at_us: None,
+        }
+    }
+
+    /// Turns until the shard has stopped and its output is written.
+    pub async fn run(mut self) {
+        loop {
+            self.turn();
+            if self.has_ended() {
+                return;
+            }
+            self.sleep().await;
+        }
+    }
+
+    fn turn(&mut self) {
+        self.wakeup.begin_turn();
+        self.take_mesh();
+        self.take_posts();
+        self.take_net();
+        let now = self.clock.now();
+        self.net.expire(now.mono_us);
+        self.step(now, Input::Tick);
+        for _ in 0..OUTPUT_ROUNDS {
+            self.write_output();
+            self.tell_sent(now);
+            if self.dirty.is_empty() {
+                break;
+            }
+        }
+        self.send_batches();
+    }
+
+    fn take_mesh(&mut self) {
+        while let Some((from, envelope)) = self.mesh.receive() {
+            let now = self.clock.now();
+            match envelope {
+                Envelope::Batch(mut messages) => {
+                    self.step(
+                        now,
+                        Input::Mesh {
+                            from,
+                            messages: &mut messages,
+                        },
+                    );
+                    self.mesh.recycle(messages);
+                }
+                Envelope::Arrival { client, arrival } => {
+                    self.connect(now, arrival, client);
+                    self.perform_effects(now);
+                }
+            }
+        }
+    }
+
+    fn take_posts(&mut self) {
+        loop {
+            let Some(post) = self.posts.queue.borrow_mut().pop_front() else {
+                return;
+            };
+            let now = self.clock.now();
+            match post {
+                Post::Told(ticket, told) => self.step(now, Input::Told { ticket, told }),
+                Post::Stop => self.step(now, Input::Stop),
+            }
+        }
+    }
+
+    fn take_net(&mut self) {
+        let mut bytes_left = TURN_BYTES;
+        for _ in 0..TURN_EVENTS {
+            let now = self.clock.now();
+            let Some(event) = self.net.next() else { return };
+            match event {
+                Event::Bytes { session, bytes } => {
+                    let taken = bytes.len();
+                    self.shard.handle(now, Input::Bytes { session, bytes });
+                    self.perform_effects(now);
+                    bytes_left = bytes_left.saturating_sub(taken);
+                    if bytes_left == 0 {
+                        return;
+                    }
+                }
+                Event::Sent { session, bytes } => {
+                    self.step(now, Input::Sent { session, bytes });
+                    self.dirty.push(session);
+                }
+                Event::Accepted(arrival) => self.accept(now, arrival),
+                Event::HalfClosed { session } => self.step(now, Input::HalfClosed { session }),
+                Event::Closed { session } => self.step(now, Input::Disconnected { session }),
+            }
+        }
+    }
+
+    /// Takes the output of sessions to the sockets.
+    fn write_output(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for session in dirty.drain(..) {
+            while self.net.unsent(session) <= UNSENT_HIGH_BYTES {
+                self.shard.take_output(session, &mut self.chunks, OUTPUT_BYTES);
+                if self.chunks.is_empty() {
+                    break;
+                }
+                self.net.send(session, &mut self.chunks);
+            }
+        }
+        self.dirty = dirty;
+    }
+
+    /// Tells the shard what the kernel took at once, and which connections turned out to be broken.
+    fn tell_sent(&mut self, now: Now) {
+        while let Some(event) = self.net.next_about_output() {
+            match event {
+                Event::Sent { session, bytes } => self.step(now, Input::Sent { session, bytes }),
+                Event::Closed { session } => self.step(now, Input::Disconnected { session }),
+                _ => unreachable!("only events about output were asked for"),
+            }
+        }
+    }
+
+    fn send_batches(&mut self) {
+        for to in (0..self.shards).filter(|&to| to != self.number) {
+            if !self.mesh.is_free(to) {
+                continue;
+            }
+            let mut batch = self.mesh.empty_batch();
+            self.shard.take_mesh(to, &mut batch);
+            if batch.is_empty() {
+                self.mesh.recycle(batch);
+            } else {
+                self.mesh.post(to, Envelope::Batch(batch));
+            }
+        }
+        self.mesh.flush();
+    }
+
+    /// Hands an input over and does what follows from it.
+    fn step(&mut self, now: Now, input: Input<'_>) {
+        self.shard.handle(now, input);
+        self.perform_effects(now);
+    }
+
+    fn accept(&mut self, now: Now, arrival: Arrival) {
+        let connection = self.next_connection;
+        self.next_connection += 1;
+        self.waiting.insert(connection, arrival);
+        let connection = shard::input::ConnectionId(connection);
+        self.step(now, Input::Accepted { connection });
+    }
+
+    fn has_ended(&self) -> bool {
+        let Some(ends_at_us) = self.ends_at_us else {
+            return false;
+        };
+        let is_written = !self.net.is_flushing() && !self.mesh.has_backlog();
+        is_written || self.clock.now().mono_us >= ends_at_us
+    }
+
+    /// Microseconds until the loop has to look again by itself.
+    fn rest_us(&self, now_us: u64) -> Option<u64> {
+        if self.net.has_events() || self.mesh.has_arrived() || !self.dirty.is_empty() {
+            return Some(0);
+        }
+        let deadlines = [
+            self.shard
+                .next_deadline()
+                .map(|deadline| deadline.0.saturating_mul(1_000)),
+            self.net.deadline_us(),
+            self.mesh.has_backlog().then_some(now_us + MESH_RETRY_US),
+            self.ends_at_us,
+        ];
+        let next = deadlines.into_iter().flatten().min()?;
+        Some(next.saturating_sub(now_us))
+    }
+
+    async fn sleep(&self) {
+        match self.rest_us(self.clock.now().mono_us) {
+            // A task that merely yields is run again before the executor looks at its rings. A timer that is as
+            // good as due makes it look, without letting it sleep.
+            Some(0) => {
+                Timer::new(Duration::from_nanos(1)).await;
+            }
+            Some(rest_us) => {
+                let mut timer = Timer::new(Duration::from_micros(rest_us));
+                poll_fn(|context| {
+                    if self.wakeup.poll(context).is_ready() {
+                        return Poll::Ready(());
+                    }
+                    Pin::new(&mut timer).poll(context).map(|_| ())
+                })
+                .await;
+            }
+            None => poll_fn(|context| self.wakeup.poll(context)).await,
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What the state machine wants done, and how it is done.
+
+use std::path::Path;
+
+use shard::clock::Now;
+use shard::error::CommandError;
+use shard::input::{ConnectionId, Effect, Question, Told};
+use shard::message::Ticket;
+use tracing::warn;
+
+use super::{Post, STOP_FLUSH_US, Worker};
+use crate::mesh::Envelope;
+use crate::net::Arrival;
+use crate::{process, telemetry};
+
+impl Worker {
+    /// Performs all effects in their order, and those that follow from them.
+    pub(super) fn perform_effects(&mut self, now: Now) {
+        let mut effects = std::mem::take(&mut self.effects);
+        loop {
+            self.shard.take_effects(&mut effects);
+            if effects.is_empty() {
+                break;
+            }
+            for effect in effects.drain(..) {
+                self.perform(now, effect);
+            }
+        }
+        self.effects = effects;
+    }
+
+    fn perform(&mut self, now: Now, effect: Effect) {
+        match effect {
+            Effect::Send { session } => self.dirty.push(session),
+            Effect::Close { session } => self.net.close(session, now.mono_us),
+            Effect::Reading { session, on } => self.net.set_reading(session, on),
+            Effect::Assign {
+                connection,
+                client,
+                shard,
+            } => {
+                let arrival = self.placed(connection);
+                if shard == self.number {
+                    self.connect(now, arrival, client);
+                } else {
+                    self.mesh.post(shard, Envelope::Arrival { client, arrival });
+                }
+            }
+            Effect::Refuse { connection, reply } => {
+                let arrival = self.placed(connection);
+                self.net.refuse(arrival, reply, now.mono_us);
+            }
+            Effect::Ask { ticket, question } => self.answer(ticket, question),
+            Effect::Setting { name, value } => self.apply_setting(name, &value),
+            Effect::Log { level, text } => telemetry::log(level, &text),
+            Effect::StopListening => self.net.stop_listening(),
+            Effect::Stopped => self.ends_at_us = Some(now.mono_us + STOP_FLUSH_US),
+            Effect::Crash => std::process::abort(),
+        }
+    }
+
+    /// Makes the session of a connection that was assigned to this shard.
+    pub(super) fn connect(&mut self, now: Now, arrival: Arrival, client: u64) {
+        let shard = &mut self.shard;
+        self.net
+            .adopt(arrival, |peer, local| shard.connect(now, client, peer, local));
+    }
+
+    fn placed(&mut self, connection: ConnectionId) -> Arrival {
+        self.waiting
+            .remove(&connection.0)
+            .expect("a connection is placed once, after it was accepted")
+    }
+
+    fn answer(&mut self, ticket: Ticket, question: Question) {
+        match question {
+            Question::Process => {
+                let figures = Box::new(process::figures());
+                self.posts.post(Post::Told(ticket, Told::Process(figures)));
+            }
+            Question::RewriteConfig => self.rewrite_config(ticket),
+        }
+    }
+
+    /// Writes the file on the executor's thread for blocking calls: the loop goes on meanwhile.
+    fn rewrite_config(&self, ticket: Ticket) {
+        let posts = self.posts.clone();
+        let Some(file) = self.config_file.clone() else {
+            let error = CommandError::other("The server is running without a config file");
+            posts.post(Post::Told(ticket, Told::Rewritten(Err(error))));
+            return;
+        };
+        let settings = self.shard.settings().clone();
+        glommio::spawn_local(async move {
+            let written = glommio::executor()
+                .spawn_blocking(move || file.rewrite(&settings))
+                .await;
+            let told = written.map_err(|error| {
+                warn!("CONFIG REWRITE failed: {error}");
+                CommandError::other(format!("Rewriting config file: {error}"))
+            });
+            posts.post(Post::Told(ticket, Told::Rewritten(told)));
+        })
+        .detach();
+    }
+
+    /// Settings of the process are shard 0's; those of sockets are each shard's.
+    fn apply_setting(&mut self, name: &str, value: &str) {
+        match name {
+            "tcp-keepalive" => match value.parse() {
+                Ok(keepalive_s) => self.net.set_keepalive(keepalive_s),
+                Err(_) => warn!("tcp-keepalive is no number: {value}"),
+            },
+            "loglevel" if self.number == 0 => telemetry::set_level(value),
+            "dir" if self.number == 0 => {
+                if let Err(error) = std::env::set_current_dir(Path::new(value)) {
+                    warn!("cannot change to folder {value}: {error}");
+                }
+            }
+            _ => {}
+        }
+    }
+}

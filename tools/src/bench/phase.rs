@@ -1,0 +1,265 @@
+//! One phase of a bench: open connections, divide them among threads, watch, and add up.
+//!
+//! All connections stand before the clock starts, and the server's CPU time is read just before and just
+//! after. What counts as the end is the last answer that brought something, not the moment the last blocked
+//! consumer gave up.
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use super::board::{Board, Watch};
+use super::connection::{Connection, Role};
+use super::consumer::{Consumer, Habits};
+use super::error::BenchError;
+use super::generator::{self, Outcome, Shift};
+use super::ledger::Ledger;
+use super::options::Options;
+use super::plan::Plan;
+use super::process::Process;
+use super::producer::Producer;
+use super::report::{Latency, PhaseReport, ServerUse};
+use crate::client::{Client, ClientError};
+use crate::reply::Reply;
+
+/// How long a connection may take to come about, and the control connection's patience.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often the board is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Queues whose length is asked for at once.
+const QUEUES_PER_PIPELINE: usize = 1000;
+
+/// What runs in a phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Producers only; the jobs stay.
+    Add,
+    /// Consumers only, over what an add phase left.
+    Drain,
+    /// Producers and consumers at once.
+    Both,
+}
+
+impl Phase {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Add => "add",
+            Self::Drain => "drain",
+            Self::Both => "both",
+        }
+    }
+
+    fn adds(self) -> bool {
+        self != Self::Drain
+    }
+
+    fn fetches(self) -> bool {
+        self != Self::Add
+    }
+}
+
+/// Runs a phase. `server` is the server's process, where it can be watched.
+pub fn run(
+    options: &Options,
+    plan: &Plan,
+    phase: Phase,
+    control: &mut Client,
+    server: Option<Process>,
+) -> Result<PhaseReport, BenchError> {
+    let crews = open_connections(options, plan, phase)?;
+    let ledger = Ledger::new(plan);
+    let board = Board::default();
+    let usage = || server.map(Process::usage).transpose();
+    let (generator_before, server_before) = (Process::own().usage()?, usage()?);
+    let started_at = Instant::now();
+    let label = phase.name();
+    let mut watch =
+        Watch::new(&board, label, plan.jobs, phase.fetches()).with_limits(options.stall(), options.quiet);
+    let (outcome, stalled) = run_threads(options, plan, crews, &board, &ledger, &mut watch)?;
+    let (generator_after, server_after) = (Process::own().usage()?, usage()?);
+
+    let jobs = if phase.fetches() {
+        outcome.gains.received.fresh
+    } else {
+        outcome.gains.added
+    };
+    let seconds = (outcome.ended_at - started_at).as_secs_f64();
+    let per_second = |number: u64| {
+        if seconds > 0.0 {
+            number as f64 / seconds
+        } else {
+            0.0
+        }
+    };
+    let verdict = match phase.fetches() {
+        true => {
+            let left = queued_jobs(control, plan)?;
+            Some(ledger.verdict(&outcome.gains.received, outcome.gains.acknowledged, left))
+        }
+        false => None,
+    };
+    Ok(PhaseReport {
+        phase: label,
+        jobs,
+        jobs_expected: plan.jobs,
+        commands: outcome.gains.commands,
+        seconds,
+        jobs_per_second: per_second(jobs),
+        commands_per_second: per_second(outcome.gains.commands),
+        stalled,
+        generator_cpu_seconds: generator_after.cpu_seconds - generator_before.cpu_seconds,
+        server: server_before
+            .zip(server_after)
+            .map(|(before, after)| ServerUse::between(&before, &after, jobs, phase == Phase::Add)),
+        add_round: Latency::of(&outcome.add_ns),
+        fetch_round: Latency::of(&outcome.fetch_ns),
+        verdict,
+    })
+}
+
+/// Opens all connections of a phase, dealt out to the threads in turn.
+fn open_connections(
+    options: &Options,
+    plan: &Plan,
+    phase: Phase,
+) -> Result<Vec<Vec<Connection>>, BenchError> {
+    let mut roles = Vec::new();
+    if phase.adds() {
+        let pipeline = options.pipeline.get();
+        let words = add_options(options);
+        let producer = |number| Role::Producer(Producer::new(plan, number, pipeline, &words));
+        roles.extend((0..plan.producers).map(producer));
+    }
+    if phase.fetches() {
+        let habits = habits(options, phase);
+        roles.extend((0..plan.consumers).map(|number| Role::Consumer(Consumer::new(plan, number, habits))));
+    }
+    let threads = options.threads.get() as usize;
+    let mut crews: Vec<Vec<Connection>> = (0..threads).map(|_| Vec::new()).collect();
+    let address = options.address();
+    for (number, role) in roles.into_iter().enumerate() {
+        let socket = address.connect(CONNECT_TIMEOUT);
+        let connection = socket.and_then(|socket| Connection::new(socket, role));
+        let refused = |source| BenchError::Connect {
+            address: address.clone(),
+            number: number as u32 + 1,
+            source,
+        };
+        crews[number % threads].push(connection.map_err(refused)?);
+    }
+    Ok(crews)
+}
+
+fn add_options(options: &Options) -> Vec<String> {
+    options
+        .retry
+        .map_or(Vec::new(), |seconds| vec!["RETRY".into(), seconds.to_string()])
+}
+
+fn habits(options: &Options, phase: Phase) -> Habits {
+    Habits {
+        pipeline: options.pipeline.get(),
+        count: options.count.get(),
+        blocks: phase == Phase::Both,
+        acknowledge: options.ack.command(),
+        ack_ids_max: options.ack_ids.map_or(usize::MAX, |ids| ids.get() as usize),
+    }
+}
+
+/// Runs the generator's threads to their end: their outcome, and whether they were stopped because nothing
+/// moved.
+fn run_threads(
+    options: &Options,
+    plan: &Plan,
+    crews: Vec<Vec<Connection>>,
+    board: &Board,
+    ledger: &Ledger,
+    watch: &mut Watch<'_>,
+) -> Result<(Outcome, bool), BenchError> {
+    let started_at = Instant::now();
+    let (sender, receiver) = mpsc::channel();
+    let mut left = crews.len();
+    std::thread::scope(|scope| {
+        for (number, crew) in crews.into_iter().enumerate() {
+            let sender = sender.clone();
+            scope.spawn(move || {
+                let shift = Shift::new(board, ledger, plan.jobs, started_at);
+                let result = pin(options, number).and_then(|()| generator::drive(crew, shift));
+                // The receiver waits for every thread, and outlives them.
+                sender.send(result).expect("the receiver is there");
+            });
+        }
+        drop(sender);
+        let mut sum = Ok(Outcome::new(started_at));
+        let mut stalled = false;
+        while left > 0 {
+            match receiver.recv_timeout(LOOK_EVERY) {
+                Ok(result) => {
+                    left -= 1;
+                    sum = together(sum, result);
+                }
+                Err(RecvTimeoutError::Timeout) if watch.look(Instant::now()) => {
+                    stalled = true;
+                    board.stop();
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                // A thread panicked; the end of the scope passes that on.
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        sum.map(|outcome| (outcome, stalled))
+    })
+}
+
+/// Both outcomes added up, or the first error.
+fn together(
+    sum: Result<Outcome, BenchError>,
+    next: Result<Outcome, BenchError>,
+) -> Result<Outcome, BenchError> {
+    let mut sum = sum?;
+    sum.add(&next?);
+    Ok(sum)
+}
+
+/// Pins the calling thread, the `number`-th of the generator.
+pub fn pin(options: &Options, number: usize) -> Result<(), BenchError> {
+    let Some(cpus) = &options.cpu else { return Ok(()) };
+    let cpu = cpus.0[number % cpus.0.len()];
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    let result = rustix::thread::sched_setaffinity(None, &set);
+    result.map_err(|error| BenchError::Pin {
+        cpu,
+        source: error.into(),
+    })
+}
+
+/// Jobs in all queues of a load.
+fn queued_jobs(control: &mut Client, plan: &Plan) -> Result<u64, BenchError> {
+    let names: Vec<Vec<u8>> = (0..plan.queues).map(|queue| plan.queue_name(queue)).collect();
+    let mut jobs = 0;
+    for group in names.chunks(QUEUES_PER_PIPELINE) {
+        let commands: Vec<[&[u8]; 2]> = group.iter().map(|name| [b"QLEN".as_slice(), name]).collect();
+        for reply in control.pipeline(&commands)? {
+            jobs += queue_length(reply)?;
+        }
+    }
+    Ok(jobs)
+}
+
+fn queue_length(reply: Reply) -> Result<u64, BenchError> {
+    match reply {
+        Reply::Error(text) => Err(ClientError::Refused {
+            command: "QLEN".into(),
+            text,
+        }
+        .into()),
+        Reply::Integer(length) if length >= 0 => Ok(length as u64),
+        other => Err(BenchError::Unexpected {
+            command: "QLEN",
+            found: format!("{other:?}"),
+        }),
+    }
+}

@@ -1,0 +1,113 @@
+//! What a process uses, as the operating system tells it: CPU time and memory.
+//!
+//! The server under test is asked for its process number (INFO's `process_id`) and then watched from outside,
+//! so the figures need not be believed from the server itself. That works only where it runs on this machine
+//! and in the same process namespace; elsewhere a report has no such figures.
+
+use std::io;
+
+use serde::Serialize;
+
+use crate::client::{Client, ClientError};
+
+/// A process of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    id: u32,
+}
+
+/// What a process has used so far.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Usage {
+    /// User and system time, in all threads.
+    pub cpu_seconds: f64,
+    /// Resident memory now.
+    pub resident_bytes: u64,
+    /// Most resident memory ever.
+    pub resident_peak_bytes: u64,
+}
+
+impl Process {
+    /// This process.
+    pub fn own() -> Self {
+        Self {
+            id: std::process::id(),
+        }
+    }
+
+    /// The process behind a connection, if it can be watched.
+    pub fn of_server(client: &mut Client) -> Result<Option<Self>, ClientError> {
+        if !client.is_local() {
+            return Ok(None);
+        }
+        let info = client.call_ok(&["INFO"])?;
+        let process = info.text().and_then(process_id).map(|id| Self { id });
+        Ok(process.filter(|process| process.usage().is_ok()))
+    }
+
+    /// What it has used.
+    pub fn usage(self) -> io::Result<Usage> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id))?;
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id))?;
+        let ticks = cpu_ticks(&stat).ok_or_else(|| io::Error::other("no CPU times in /proc/PID/stat"))?;
+        let bytes = |field| {
+            kibibytes(&status, field)
+                .map(|kib| kib * 1024)
+                .ok_or_else(|| io::Error::other(format!("no {field} in /proc/PID/status")))
+        };
+        Ok(Usage {
+            cpu_seconds: ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
+            resident_bytes: bytes("VmRSS")?,
+            resident_peak_bytes: bytes("VmHWM")?,
+        })
+    }
+}
+
+fn process_id(info: &str) -> Option<u32> {
+    info.lines()
+        .find_map(|line| line.strip_prefix("process_id:"))?
+        .trim()
+        .parse()
+        .ok()
+}
+
+/// User plus system time. The process' name, in parentheses, may itself hold blanks and parentheses.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let (_, behind_name) = stat.rsplit_once(')')?;
+    let mut times = behind_name
+        .split_ascii_whitespace()
+        .skip(11)
+        .map_while(|word| word.parse::<u64>().ok());
+    Some(times.next()? + times.next()?)
+}
+
+fn kibibytes(status: &str, field: &str) -> Option<u64> {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_systems_files_are_read_right() {
+        let stat = "42 (a) b (c)) S 1 42 42 0 -1 4194560 99 0 1 0 700 55 3 4 20 0 5 0 1234 5678 90";
+        assert_eq!(cpu_ticks(stat), Some(755));
+        assert_eq!(cpu_ticks("42 (short) S 1"), None);
+        let status = "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n";
+        assert_eq!(kibibytes(status, "VmRSS"), Some(1024));
+        assert_eq!(kibibytes(status, "VmHWM"), Some(2048));
+        assert_eq!(kibibytes(status, "VmSwap"), None);
+        assert_eq!(process_id("# Server\r\nprocess_id:17\r\nrun_id:x\r\n"), Some(17));
+        assert_eq!(process_id("# Server\r\n"), None);
+    }
+
+    #[test]
+    fn this_process_uses_memory() {
+        let usage = Process::own().usage().unwrap();
+        assert!(usage.resident_bytes > 100_000 && usage.resident_peak_bytes >= usage.resident_bytes);
+    }
+}

@@ -1,0 +1,232 @@
+//! The bench against a broker that works, and against one that loses, doubles, alters and refuses jobs.
+//!
+//! A checker nobody saw fail is no checker: each fault has to turn up in the verdict, as what it is.
+
+mod fake;
+
+use clap::Parser;
+use fake::Fault;
+use std::process::{Command, Output};
+use tools::address::Address;
+use tools::bench::report::PhaseReport;
+use tools::bench::{self, BenchError, Options, Report};
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    options: Options,
+}
+
+fn options(address: &Address, words: &str) -> Options {
+    let Address::Tcp(host, port) = address else {
+        panic!("the fake listens on TCP")
+    };
+    let fixed = format!("bench --host {host} --port {port} --quiet --stall 3 ");
+    Line::parse_from((fixed + words).split_ascii_whitespace()).options
+}
+
+fn run(fault: Fault, words: &str) -> Result<Report, BenchError> {
+    bench::run(&options(&fake::start(fault), words))
+}
+
+fn last(report: &Report) -> &PhaseReport {
+    report.phases.last().expect("at least one phase")
+}
+
+#[test]
+fn every_shape_of_load_comes_through_whole() {
+    let shapes = [
+        "--jobs 3000",
+        "--jobs 200 --connections 3 --pipeline 1",
+        "--jobs 1000 --producers 3 --consumers 5 --queues 2 --pipeline 7 --count 4 --ack fastack",
+        "--jobs 1000 --producers 2 --consumers 1 --queues 40 --pipeline 64 --ack-ids 3",
+        "--jobs 2000 --connections 8 --threads 2 --body 3000 --count 10 --retry 60",
+        "--jobs 500 --connections 4 --body 5",
+        "--jobs 20 --connections 2 --body 1000000 --pipeline 3",
+        "--jobs 3 --connections 5",
+        "--jobs 0 --connections 2",
+    ];
+    for shape in shapes {
+        let report = run(Fault::None, shape).unwrap();
+        assert!(report.passed(), "{shape}: {}", report.to_table());
+        let names: Vec<&str> = report.phases.iter().map(|phase| phase.phase).collect();
+        assert_eq!(names, ["add", "drain", "both"], "{shape}");
+        for phase in &report.phases {
+            assert_eq!(phase.jobs, phase.jobs_expected, "{shape}: {}", phase.phase);
+            assert_eq!(phase.verdict.is_some(), phase.phase != "add", "{shape}");
+        }
+    }
+}
+
+#[test]
+fn figures_are_those_of_the_load() {
+    let report = run(Fault::None, "--jobs 2000 --connections 4 --pipeline 10").unwrap();
+    let [add, drain, both] = report.phases.as_slice() else {
+        panic!("three phases")
+    };
+    assert_eq!(add.commands, 2000);
+    assert_eq!(add.add_round.as_ref().unwrap().rounds, 200);
+    assert!(add.fetch_round.is_none() && drain.add_round.is_none());
+    assert!(drain.commands > 2000 && both.commands > 4000);
+    for phase in &report.phases {
+        let server = phase.server.as_ref().expect("the fake runs in this process");
+        assert!(server.resident_after_bytes > 0 && phase.seconds > 0.0 && phase.jobs_per_second > 0.0);
+        assert_eq!(server.bytes_per_queued_job.is_some(), phase.phase == "add");
+    }
+}
+
+#[test]
+fn a_drain_finds_what_an_add_left() {
+    let address = fake::start(Fault::None);
+    let words = "--jobs 100 --connections 2 --run 00c0ffee --phase";
+    assert!(
+        bench::run(&options(&address, &format!("{words} add")))
+            .unwrap()
+            .passed()
+    );
+    assert!(
+        bench::run(&options(&address, &format!("{words} drain")))
+            .unwrap()
+            .passed()
+    );
+    let again = bench::run(&options(&address, &format!("{words} drain"))).unwrap();
+    let verdict = last(&again).verdict.as_ref().unwrap();
+    assert!(last(&again).stalled && verdict.missing == 100 && !again.passed());
+}
+
+#[test]
+fn a_lost_job_fails_drain_and_both() {
+    for phase in ["all", "both"] {
+        let report = run(
+            Fault::Lose(77),
+            &format!("--jobs 500 --connections 4 --phase {phase}"),
+        )
+        .unwrap();
+        assert!(!report.passed(), "{phase}");
+        let verdict = last(&report).verdict.as_ref().unwrap();
+        assert_eq!((verdict.missing, verdict.doubled), (1, 0), "{phase}");
+        assert_eq!(verdict.missing_examples.len(), 1, "{phase}");
+        assert!(last(&report).stalled, "{phase}: the bench waited for it");
+    }
+}
+
+#[test]
+fn a_doubled_job_fails_drain_and_both() {
+    for phase in ["all", "both"] {
+        let words = format!("--jobs 500 --connections 4 --phase {phase}");
+        let report = run(Fault::Double(77), &words).unwrap();
+        assert!(!report.passed(), "{phase}");
+        let verdict = last(&report).verdict.as_ref().unwrap();
+        assert_eq!((verdict.missing, verdict.doubled), (0, 1), "{phase}");
+    }
+    // The very last job has its copy behind it, and the load is complete without that one.
+    let report = run(Fault::Double(499), "--jobs 500 --connections 1 --pipeline 1").unwrap();
+    let verdict = last(&report).verdict.as_ref().unwrap();
+    assert_eq!((verdict.missing, verdict.doubled + verdict.left_queued), (0, 1));
+    assert!(!report.passed());
+}
+
+#[test]
+fn an_altered_or_forgotten_job_fails() {
+    let report = run(
+        Fault::Alter(5),
+        "--jobs 100 --connections 2 --body 20 --phase both",
+    )
+    .unwrap();
+    let verdict = last(&report).verdict.as_ref().unwrap();
+    assert_eq!((verdict.altered, report.passed()), (1, false));
+    let report = run(Fault::Forget(5), "--jobs 100 --connections 2 --phase both").unwrap();
+    let verdict = last(&report).verdict.as_ref().unwrap();
+    assert_eq!(
+        (verdict.missing, verdict.unacknowledged, report.passed()),
+        (0, 1, false)
+    );
+}
+
+#[test]
+fn errors_of_the_server_end_the_bench() {
+    let error = run(Fault::Refuse(50), "--jobs 100 --connections 2").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the server answered ADDJOB with an error: OOM no memory left"
+    );
+    let error = run(
+        Fault::Close(50),
+        "--jobs 100 --connections 2 --phase both --threads 2",
+    )
+    .unwrap_err();
+    assert!(matches!(error, BenchError::Closed), "{error}");
+}
+
+#[test]
+fn an_unanswered_command_is_given_up() {
+    let report = run(Fault::Ignore(50), "--jobs 100 --connections 2 --phase add").unwrap();
+    assert!(last(&report).stalled && !report.passed());
+}
+
+#[test]
+fn sequence_numbers_that_do_not_fit_are_refused() {
+    let error = run(Fault::None, "--jobs 5000000000 --connections 1").unwrap_err();
+    assert!(matches!(error, BenchError::TooManyJobs));
+}
+
+fn shardq_cli(address: &Address, words: &str) -> Output {
+    let Address::Tcp(host, port) = address else {
+        panic!("the fake listens on TCP")
+    };
+    let line = format!("bench --host {host} --port {port} --stall 3 --connections 2 --jobs 200 {words}");
+    let binary = env!("CARGO_BIN_EXE_shardq-cli");
+    Command::new(binary)
+        .args(line.split_ascii_whitespace())
+        .output()
+        .expect("the binary runs")
+}
+
+#[test]
+fn the_binary_prints_a_table_or_json() {
+    let address = fake::start(Fault::None);
+    let output = shardq_cli(&address, "--cpu 0");
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success());
+    assert!(
+        table.contains("both: all 200 jobs came, each exactly once"),
+        "{table}"
+    );
+    let output = shardq_cli(&address, "--json");
+    assert!(output.status.success());
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["phases"][1]["verdict"]["missing"], 0);
+    assert_eq!(json["phases"][2]["jobs"], 200);
+}
+
+#[test]
+fn the_binary_fails_aloud() {
+    let output = shardq_cli(&fake::start(Fault::Lose(9)), "");
+    assert_eq!(output.status.code(), Some(1));
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("FAILED, of 200 jobs: 1 missing"), "{table}");
+
+    let nobody = Address::tcp("127.0.0.1", free_port());
+    let output = shardq_cli(&nobody, "");
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        error.starts_with(&format!("shardq-cli: cannot connect to {nobody}: ")),
+        "{error}"
+    );
+
+    assert_eq!(
+        shardq_cli(&nobody, "--phase drain").status.code(),
+        Some(2),
+        "a drain needs --run"
+    );
+}
+
+/// A port nobody listens on.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+}
