@@ -25,6 +25,7 @@ use shard::shard::Shard;
 use shard::slot::ShardNo;
 
 use crate::config::rewrite::ConfigFile;
+use crate::executor::look_at_rings;
 use crate::mesh::{Envelope, Mesh};
 use crate::net::{Arrival, Event, Net};
 use crate::wakeup::Wakeup;
@@ -281,7 +282,10 @@ impl Worker {
         }
     }
 
+    /// Sends each shard what there is for it. A shard for which something is held back is not asked for more, and the loop
+    /// comes back for both soon: so what was held back goes first, lest the rest be slept over.
     fn send_batches(&mut self) {
+        self.mesh.flush();
         for to in (0..self.shards).filter(|&to| to != self.number) {
             if !self.mesh.is_free(to) {
                 continue;
@@ -338,11 +342,7 @@ impl Worker {
 
     async fn sleep(&self) {
         match self.rest_us(self.clock.now().mono_us) {
-            // A task that merely yields is run again before the executor looks at its rings. A timer that is as
-            // good as due makes it look, without letting it sleep.
-            Some(0) => {
-                Timer::new(Duration::from_nanos(1)).await;
-            }
+            Some(0) => look_at_rings().await,
             Some(rest_us) => {
                 let mut timer = Timer::new(Duration::from_micros(rest_us));
                 poll_fn(|context| {
