@@ -90,7 +90,7 @@ impl Shard {
         assert!(shard < shards && shards <= limits::MAX_SHARDS);
         let maxmemory = settings.maxmemory;
         let mut memory = Memory::new(0);
-        memory.set_may_borrow(shards > 1);
+        memory.set_may_borrow(true);
         let mut home = Home::new(
             HomeOptions {
                 shard,
@@ -490,12 +490,9 @@ impl Shard {
             NodeMessage::LendMemory { bytes } => {
                 let last = self.borrower.lent(&mut self.core.home.memory, bytes);
                 // What still does not fit is refused: waiting for more would be waiting for ever.
-                self.core
-                    .home
-                    .memory
-                    .set_may_borrow(self.core.shards > 1 && !last);
+                self.core.home.memory.set_may_borrow(!last);
                 self.core.home.memory_lent(now);
-                self.core.home.memory.set_may_borrow(self.core.shards > 1);
+                self.core.home.memory.set_may_borrow(true);
             }
             NodeMessage::RecallMemory => {
                 let message = self.borrower.recalled(&mut self.core.home.memory);

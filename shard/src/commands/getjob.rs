@@ -95,3 +95,60 @@ pub(crate) fn apply(home: &mut Home, now: Mono, ticket: Ticket, take: Take) -> A
     );
     home.take(now, ticket, &take)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::testing::with_args;
+
+    fn parse_words(words: &str) -> Result<GetJob, CommandError> {
+        let words: Vec<&str> = std::iter::once("GETJOB").chain(words.split(' ')).collect();
+        with_args(&words, |args| parse(&args))
+    }
+
+    #[test]
+    fn everything_behind_from_is_a_queue() {
+        let get = parse_words("count 5 NOHANG TIMEOUT 100 withcounters FROM a from NOHANG a").unwrap();
+        assert_eq!(
+            (get.count, get.timeout_ms, get.nohang, get.with_counters),
+            (5, 100, true, true)
+        );
+        let queues: Vec<&[u8]> = get.queues.iter().map(|queue| queue.as_slice()).collect();
+        assert_eq!(queues, [&b"a"[..], b"from", b"NOHANG", b"a"]);
+        let plain = parse_words("FROM q").unwrap();
+        assert_eq!(
+            (plain.count, plain.timeout_ms, plain.nohang, plain.with_counters),
+            (1, 0, false, false)
+        );
+    }
+
+    #[test]
+    fn what_is_refused() {
+        for words in [
+            "FROM",
+            "q",
+            "NOHANG",
+            "COUNT",
+            "COUNT 5",
+            "TIMEOUT",
+            "COUNT 1 q FROM a",
+        ] {
+            assert_eq!(parse_words(words), Err(CommandError::Syntax), "{words}");
+        }
+        for words in [
+            "COUNT 0 FROM q",
+            "COUNT -1 FROM q",
+            "COUNT FROM q",
+            "TIMEOUT -1 FROM q",
+            "TIMEOUT 1.5 FROM q",
+        ] {
+            assert_eq!(parse_words(words), Err(CommandError::NotAnInteger), "{words}");
+        }
+        assert_eq!(
+            parse_words("TIMEOUT 9223372036854775807 FROM q")
+                .unwrap()
+                .timeout_ms,
+            MAX_TIMEOUT_MS
+        );
+    }
+}

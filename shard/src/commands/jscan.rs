@@ -66,3 +66,38 @@ fn parse(args: &Args<'_>) -> Result<Scan, CommandError> {
     })?;
     Ok(paging.of(ScanOf::Jobs(filter)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::testing::with_args;
+
+    fn parse_words(words: &str) -> Result<Filter, CommandError> {
+        let words: Vec<&str> = ["JSCAN"].into_iter().chain(words.split(' ')).collect();
+        with_args(&words, |args| parse(&args)).map(|scan| match scan.of {
+            ScanOf::Jobs(filter) => filter,
+            ScanOf::Queues(_) => panic!("JSCAN is about jobs"),
+        })
+    }
+
+    #[test]
+    fn filters() {
+        let filter = parse_words("STATE queued 0 queue COUNT STATE Active state QUEUED reply ALL").unwrap();
+        assert_eq!(filter.queue, Some(Blob::from("COUNT")));
+        assert_eq!(filter.states, [JobState::Queued, JobState::Active]);
+        assert!(filter.reply_all && !parse_words("REPLY all REPLY id").unwrap().reply_all);
+    }
+
+    #[test]
+    fn what_is_refused() {
+        for words in ["STATE nonsense", "REPLY both", "nonsense"] {
+            assert!(
+                matches!(parse_words(words), Err(CommandError::Other(_))),
+                "{words}"
+            );
+        }
+        for words in ["STATE", "QUEUE", "0 1"] {
+            assert_eq!(parse_words(words), Err(CommandError::Syntax), "{words}");
+        }
+    }
+}

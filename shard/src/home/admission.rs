@@ -138,7 +138,7 @@ impl Home {
             return Ok(Answer::Error(error));
         }
         match self.make_room(cost(&add)) {
-            Room::Fits => Ok(Answer::Id(addjob::apply(self, now, add))),
+            Room::Fits => Ok(Answer::Id(addjob::apply(self, now, queue, add))),
             Room::Later => Err(add),
             Room::Never => Ok(Answer::Error(CommandError::OutOfMemory)),
         }

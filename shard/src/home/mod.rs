@@ -229,17 +229,11 @@ impl Home {
         slot
     }
 
-    /// The ID of a new job of this queue.
-    pub(crate) fn new_id(&mut self, queue: &[u8], ttl_s: u32, at_least_once: bool) -> JobId {
+    /// The ID of a new job in this slot.
+    pub(crate) fn new_id(&mut self, slot: Slot, ttl_s: u32, at_least_once: bool) -> JobId {
         let mut random = [0; 18];
         self.chance.fill_bytes(&mut random);
-        JobId::new(
-            self.options.node,
-            self.slot_of(queue),
-            random,
-            u64::from(ttl_s),
-            at_least_once,
-        )
+        JobId::new(self.options.node, slot, random, u64::from(ttl_s), at_least_once)
     }
 
     /// The creation stamp of a new job: it never goes back, whatever the wall clock does.

@@ -7,6 +7,7 @@ use std::ops::{Index, IndexMut};
 
 use crate::clock::Mono;
 use crate::commands::view::PauseState;
+use crate::slot::Slot;
 use crate::structures::list::List;
 use crate::structures::scan_map::Chained;
 use crate::structures::skiplist::SkipList;
@@ -22,6 +23,8 @@ pub const QUEUE_BYTES: u64 = size_of::<Queue>() as u64 + 24 + 8;
 pub struct Queue {
     /// Its name.
     pub name: Blob,
+    /// Slot of the name.
+    pub slot: Slot,
     /// Hash of the name, for the map and the order of scans.
     pub hash: u64,
     /// Jobs to be had, in order of creation.

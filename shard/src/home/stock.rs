@@ -1,5 +1,6 @@
 //! Where everything of a home is kept, and how it is found: all that FLUSHALL replaces at once.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 use super::job::{Job, Jobs};
@@ -38,6 +39,8 @@ pub struct Stock {
     pub delivered: List,
     /// Queues with held jobs to enter or waiters to serve, each once.
     pub busy: VecDeque<u32>,
+    /// The queue that was found last, or a key without meaning.
+    pub recent: Cell<u32>,
     /// Jobs in their queues, reserved ones included.
     pub queued: u64,
     /// What all of it is charged with.
@@ -65,6 +68,7 @@ impl Stock {
             offers: Slab::new(),
             delivered: List::new(),
             busy: VecDeque::new(),
+            recent: Cell::new(NONE),
             queued: 0,
             bytes: 0,
         }
@@ -126,16 +130,26 @@ impl Home {
     }
 
     pub(crate) fn find_queue(&self, name: &[u8]) -> Option<u32> {
+        // Who works with a queue asks for it again and again: the last one found is tried before any hashing.
+        let recent = self.stock.recent.get();
+        if self
+            .stock
+            .queues
+            .0
+            .get(recent)
+            .is_some_and(|queue| queue.name.as_slice() == name)
+        {
+            return Some(recent);
+        }
         let slot = self.slot_of(name);
-        self.find_queue_in(slot, self.hasher.hash_one(name), name)
+        let found = self.find_queue_in(slot, self.hasher.hash_one(name), name)?;
+        self.stock.recent.set(found);
+        Some(found)
     }
 
     pub(crate) fn find_or_create_queue(&mut self, now: Mono, name: &Blob) -> u32 {
-        let (slot, hash) = (self.slot_of(name), self.hasher.hash_one(name.as_slice()));
-        match self.find_queue_in(slot, hash, name) {
-            Some(key) => key,
-            None => self.create_queue(now, slot, hash, name),
-        }
+        self.find_queue(name)
+            .unwrap_or_else(|| self.create_queue(now, name))
     }
 
     fn find_queue_in(&self, slot: Slot, hash: u64, name: &[u8]) -> Option<u32> {
@@ -146,10 +160,13 @@ impl Home {
         })
     }
 
-    fn create_queue(&mut self, now: Mono, slot: Slot, hash: u64, name: &Blob) -> u32 {
+    /// Makes a queue that does not exist yet.
+    pub(crate) fn create_queue(&mut self, now: Mono, name: &Blob) -> u32 {
+        let slot = self.slot_of(name);
         let queue = Queue {
             name: name.clone(),
-            hash,
+            slot,
+            hash: self.hasher.hash_one(name.as_slice()),
             jobs: SkipList::new(),
             reserved: SkipList::new(),
             offers: List::new(),
@@ -186,7 +203,7 @@ impl Home {
     /// Removes a queue that nothing needs and whose timer has fired.
     pub(super) fn collect_queue(&mut self, key: u32) {
         assert!(self.queue(key).is_idle(), "only an idle queue is collected");
-        let slot = self.slot_of(&self.queue(key).name);
+        let slot = self.queue(key).slot;
         let Stock {
             queues,
             slots,

@@ -10,15 +10,7 @@ use crate::message::Patience::{Jobs, Reserved};
 #[test]
 fn everything_is_gone_at_once_and_torn_down_in_steps() {
     let mut scene = Scene::new();
-    let ids: Vec<_> = (0..10_000)
-        .map(|_| {
-            let ticket = scene.ticket();
-            match scene.home.request(scene.now, ticket, Request::Add(job("q", ""))) {
-                Answer::Id(id) => id,
-                other => panic!("{other:?}"),
-            }
-        })
-        .collect();
+    let ids = scene.fill(10_000, &job("q", ""));
     scene.pause("p", true, true);
     scene.home.flush(scene.now);
     assert_eq!((scene.length("q"), scene.home.memory.used()), (0, 0));
