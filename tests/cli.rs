@@ -13,7 +13,10 @@ struct Line {
 }
 
 fn run(server: &Server, words: &str) -> bench::Report {
-    let fixed = format!("bench --host 127.0.0.1 --port {} --quiet --stall 60 ", server.port());
+    let fixed = format!(
+        "bench --host 127.0.0.1 --port {} --quiet --stall 60 ",
+        server.port()
+    );
     let line = Line::parse_from((fixed + words).split_ascii_whitespace());
     bench::run(&line.options).expect("the bench runs")
 }
@@ -31,7 +34,11 @@ fn no_job_is_lost_or_doubled_under_the_bench() {
             let report = run(&server, &format!("--jobs {jobs} {load}"));
             assert!(report.passed(), "{shards} shards, {load}:\n{}", report.to_table());
             assert_eq!(report.phases.len(), 3);
-            assert_eq!(server.info("jobs", "registered_jobs"), "0", "{shards} shards, {load}");
+            assert_eq!(
+                server.info("jobs", "registered_jobs"),
+                "0",
+                "{shards} shards, {load}"
+            );
         }
     }
 }

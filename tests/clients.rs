@@ -52,7 +52,10 @@ fn refusal(connection: &mut Connection, line: &str) -> String {
 fn pairs(value: Vec<Value>) -> BTreeMap<String, Value> {
     let mut pairs = BTreeMap::new();
     for pair in value.chunks(2) {
-        pairs.insert(redis::from_redis_value(&pair[0]).expect("names are text"), pair[1].clone());
+        pairs.insert(
+            redis::from_redis_value(&pair[0]).expect("names are text"),
+            pair[1].clone(),
+        );
     }
     pairs
 }
@@ -64,7 +67,12 @@ fn a_job_is_added_fetched_and_acknowledged() {
         let mut connection = connect(&server, protocol);
         let body = b"\0\xff\r\nbody".as_slice();
         let mut add = cmd("ADDJOB");
-        let id: String = add.arg("q").arg(body).arg(0).query(&mut connection).expect("accepted");
+        let id: String = add
+            .arg("q")
+            .arg(body)
+            .arg(0)
+            .query(&mut connection)
+            .expect("accepted");
         assert_eq!(id.len(), 40);
         let jobs: Vec<Job> = get(&mut connection, "GETJOB FROM empty q");
         assert_eq!(jobs, [("q".to_owned(), id.clone(), body.to_vec())]);
@@ -85,7 +93,9 @@ fn a_blocked_fetch_gets_the_job_that_comes() {
         let mut adder = connect(&server, protocol);
         let waiter = {
             let mut connection = connect(&server, protocol);
-            std::thread::spawn(move || get::<Vec<Job>>(&mut connection, "GETJOB TIMEOUT 50000 COUNT 3 FROM a b c d"))
+            std::thread::spawn(move || {
+                get::<Vec<Job>>(&mut connection, "GETJOB TIMEOUT 50000 COUNT 3 FROM a b c d")
+            })
         };
         eventually("it waits", || server.info("clients", "blocked_clients") == "1");
         let id: String = get(&mut adder, "ADDJOB c woken 0");
@@ -107,13 +117,21 @@ fn delays_and_retries_keep_their_time() {
                 let id: String = get(&mut connection, &format!("ADDJOB {queue} b 0 DELAY 1 RETRY 1"));
                 let jobs: Vec<Job> = get(&mut connection, &format!("GETJOB FROM {queue}"));
                 assert_eq!(jobs[0].1, id);
-                assert!(start.elapsed() >= Duration::from_millis(990), "early: {:?}", start.elapsed());
+                assert!(
+                    start.elapsed() >= Duration::from_millis(990),
+                    "early: {:?}",
+                    start.elapsed()
+                );
                 let fetched = Instant::now();
                 let again: Vec<(String, String, Vec<u8>, String, i64, String, i64)> =
                     get(&mut connection, &format!("GETJOB WITHCOUNTERS FROM {queue}"));
                 assert_eq!((&again[0].1, again[0].4, again[0].6), (&id, 0, 1));
                 // The lease began a little before the reply of the first GETJOB was here.
-                assert!(fetched.elapsed() >= Duration::from_millis(700), "early: {:?}", fetched.elapsed());
+                assert!(
+                    fetched.elapsed() >= Duration::from_millis(700),
+                    "early: {:?}",
+                    fetched.elapsed()
+                );
             });
         }
     });
@@ -133,7 +151,10 @@ fn nack_working_and_show() {
         assert!((20_000..=50_250).contains(&requeue_ms), "{requeue_ms}");
         assert_eq!(get::<i64>(&mut connection, &format!("NACK {id}")), 1);
         let show = pairs(get(&mut connection, &format!("SHOW {id}")));
-        assert_eq!((&show["state"], &show["nacks"]), (&Value::BulkString(b"queued".to_vec()), &Value::Int(1)));
+        assert_eq!(
+            (&show["state"], &show["nacks"]),
+            (&Value::BulkString(b"queued".to_vec()), &Value::Int(1))
+        );
         assert_eq!(get::<i64>(&mut connection, &format!("FASTACK {id}")), 1);
         assert_eq!(refusal(&mut connection, &format!("WORKING {id}")), "NOJOB");
         assert_eq!(refusal(&mut connection, "SHOW nonsense"), "BADID");
@@ -146,18 +167,38 @@ fn queues_are_described_and_paused() {
     for protocol in PROTOCOLS {
         let mut connection = connect(&server, protocol);
         let queue = format!("q-{protocol}");
-        let ids: Vec<String> = (0..5).map(|number| get(&mut connection, &format!("ADDJOB {queue} {number} 0"))).collect();
+        let ids: Vec<String> = (0..5)
+            .map(|number| get(&mut connection, &format!("ADDJOB {queue} {number} 0")))
+            .collect();
         let peeked: Vec<Job> = get(&mut connection, &format!("QPEEK {queue} 2"));
-        assert_eq!(peeked.iter().map(|job| &job.1).collect::<Vec<_>>(), [&ids[0], &ids[1]]);
+        assert_eq!(
+            peeked.iter().map(|job| &job.1).collect::<Vec<_>>(),
+            [&ids[0], &ids[1]]
+        );
         let newest: Vec<Job> = get(&mut connection, &format!("QPEEK {queue} -1"));
         assert_eq!(newest[0].1, ids[4]);
         let stat = pairs(get(&mut connection, &format!("QSTAT {queue}")));
-        assert_eq!((&stat["len"], &stat["jobs-in"], &stat["jobs-out"]), (&Value::Int(5), &Value::Int(5), &Value::Int(0)));
-        assert_eq!(get::<String>(&mut connection, &format!("PAUSE {queue} all")), "all");
+        assert_eq!(
+            (&stat["len"], &stat["jobs-in"], &stat["jobs-out"]),
+            (&Value::Int(5), &Value::Int(5), &Value::Int(0))
+        );
+        assert_eq!(
+            get::<String>(&mut connection, &format!("PAUSE {queue} all")),
+            "all"
+        );
         assert_eq!(refusal(&mut connection, &format!("ADDJOB {queue} b 0")), "PAUSED");
-        assert_eq!(get::<Option<Vec<Job>>>(&mut connection, &format!("GETJOB NOHANG FROM {queue}")), None);
-        assert_eq!(get::<String>(&mut connection, &format!("PAUSE {queue} none")), "none");
-        assert_eq!(get::<Vec<Job>>(&mut connection, &format!("GETJOB COUNT 10 FROM {queue}")).len(), 5);
+        assert_eq!(
+            get::<Option<Vec<Job>>>(&mut connection, &format!("GETJOB NOHANG FROM {queue}")),
+            None
+        );
+        assert_eq!(
+            get::<String>(&mut connection, &format!("PAUSE {queue} none")),
+            "none"
+        );
+        assert_eq!(
+            get::<Vec<Job>>(&mut connection, &format!("GETJOB COUNT 10 FROM {queue}")).len(),
+            5
+        );
         assert_eq!(get::<i64>(&mut connection, &format!("QLEN {queue}")), 0);
     }
 }
@@ -184,7 +225,11 @@ fn a_scan_of_many_pages_finds_everything() {
         let _: String = get(&mut connection, "DEBUG FLUSHALL");
         let mut pipeline = redis::pipe();
         for number in 0..1000 {
-            pipeline.cmd("ADDJOB").arg(format!("queue-{number}")).arg("b").arg(0);
+            pipeline
+                .cmd("ADDJOB")
+                .arg(format!("queue-{number}"))
+                .arg("b")
+                .arg(0);
         }
         let ids: BTreeSet<String> = pipeline.query(&mut connection).expect("accepted");
         let (mut cursor, mut found, mut pages) = ("0".to_owned(), BTreeSet::new(), 0);
@@ -198,7 +243,11 @@ fn a_scan_of_many_pages_finds_everything() {
             }
         }
         assert!(pages > 5, "{command}: {pages} pages");
-        let expected = if command == "JSCAN" { ids } else { (0..1000).map(|number| format!("queue-{number}")).collect() };
+        let expected = if command == "JSCAN" {
+            ids
+        } else {
+            (0..1000).map(|number| format!("queue-{number}")).collect()
+        };
         assert_eq!(found, expected, "{command}");
     }
 }
@@ -209,19 +258,30 @@ fn settings_and_clients() {
     for protocol in PROTOCOLS {
         let mut connection = connect(&server, protocol);
         let save: BTreeMap<String, String> = get(&mut connection, "CONFIG GET save appendonly");
-        assert_eq!(save, [("appendonly", "no"), ("save", "")].map(|(a, b)| (a.to_owned(), b.to_owned())).into());
+        assert_eq!(
+            save,
+            [("appendonly", "no"), ("save", "")]
+                .map(|(a, b)| (a.to_owned(), b.to_owned()))
+                .into()
+        );
         let _: () = get(&mut connection, "CONFIG SET maxmemory 512mb");
         let memory: BTreeMap<String, u64> = get(&mut connection, "CONFIG GET maxmemory");
         assert_eq!(memory["maxmemory"], 512 << 20);
         // Settings hold on every shard: connections are spread over them.
         for _ in 0..4 {
             let mut other = connect(&server, protocol);
-            assert_eq!(get::<BTreeMap<String, u64>>(&mut other, "CONFIG GET maxmemory")["maxmemory"], 512 << 20);
+            assert_eq!(
+                get::<BTreeMap<String, u64>>(&mut other, "CONFIG GET maxmemory")["maxmemory"],
+                512 << 20
+            );
         }
         let _: () = get(&mut connection, "CLIENT SETNAME worker-1");
         assert_eq!(get::<String>(&mut connection, "CLIENT GETNAME"), "worker-1");
         let list: String = get(&mut connection, "CLIENT LIST");
-        let own = list.lines().find(|line| line.contains("name=worker-1")).expect("its line");
+        let own = list
+            .lines()
+            .find(|line| line.contains("name=worker-1"))
+            .expect("its line");
         let resp = if protocol == "resp3" { "resp=3" } else { "resp=2" };
         assert!(own.contains("lib-name=redis-rs") && own.contains(resp), "{own}");
         let mut victim = connect(&server, protocol);
@@ -260,7 +320,10 @@ fn a_paused_client_waits_and_goes_on() {
 fn a_monitor_sees_the_commands_of_all_shards() {
     let server = Server::start("--shards 2");
     let mut monitor = server.client();
-    assert_eq!(monitor.call_ok(&["MONITOR"]).expect("it monitors").text(), Some("OK"));
+    assert_eq!(
+        monitor.call_ok(&["MONITOR"]).expect("it monitors").text(),
+        Some("OK")
+    );
     let mut expected = BTreeSet::new();
     let mut connections: Vec<Connection> = Vec::new();
     for number in 0..6 {
@@ -282,7 +345,8 @@ fn a_password_is_set_and_cleared_at_run_time() {
     for protocol in PROTOCOLS {
         let mut admin = connect(&server, protocol);
         let _: () = get(&mut admin, "CONFIG SET requirepass secret");
-        let refused = connect_as(&server, "", protocol).and_then(|mut other| run::<Value>(&mut other, "QLEN q"));
+        let refused =
+            connect_as(&server, "", protocol).and_then(|mut other| run::<Value>(&mut other, "QLEN q"));
         assert_eq!(refused.expect_err("no password").code(), Some("NOAUTH"));
         assert!(connect_as(&server, ":wrong@", protocol).is_err());
         for user in [":secret@", "default:secret@"] {
@@ -291,7 +355,14 @@ fn a_password_is_set_and_cleared_at_run_time() {
         }
         let password: BTreeMap<String, String> = get(&mut admin, "CONFIG GET requirepass");
         assert_eq!(password["requirepass"], "secret");
-        assert!(cmd("CONFIG").arg("SET").arg("requirepass").arg("").exec(&mut admin).is_ok());
+        assert!(
+            cmd("CONFIG")
+                .arg("SET")
+                .arg("requirepass")
+                .arg("")
+                .exec(&mut admin)
+                .is_ok()
+        );
         let mut other = connect(&server, protocol);
         assert_eq!(get::<i64>(&mut other, "QLEN q"), 0);
     }
@@ -301,14 +372,24 @@ fn a_password_is_set_and_cleared_at_run_time() {
 fn one_handshake_authenticates_and_names() {
     let server = Server::start("--shards 2 --requirepass secret");
     let mut client = server.client();
-    let hello = client.call_ok(&["HELLO", "2", "AUTH", "default", "secret", "SETNAME", "me"]).expect("let in");
+    let hello = client
+        .call_ok(&["HELLO", "2", "AUTH", "default", "secret", "SETNAME", "me"])
+        .expect("let in");
     assert_eq!(hello.array().map(<[_]>::len), Some(14));
-    assert_eq!(client.call_ok(&["CLIENT", "GETNAME"]).expect("named").text(), Some("me"));
+    assert_eq!(
+        client.call_ok(&["CLIENT", "GETNAME"]).expect("named").text(),
+        Some("me")
+    );
     let mut client = server.client();
     assert!(client.hello3().is_err(), "HELLO 3 alone is refused");
     client.call_ok(&["AUTH", "default", "secret"]).expect("let in");
     client.hello3().expect("RESP3 now");
-    assert!(client.call_ok(&["SHOW", "D-0123abcd-AAAAAAAAAAAAAAAAAAAAAAAA-05a1"]).expect("a null") == tools::reply::Reply::Null);
+    assert!(
+        client
+            .call_ok(&["SHOW", "D-0123abcd-AAAAAAAAAAAAAAAAAAAAAAAA-05a1"])
+            .expect("a null")
+            == tools::reply::Reply::Null
+    );
 }
 
 #[test]

@@ -30,7 +30,9 @@ fn signals_stop_in_order() {
         let mut client = server.client();
         let body = vec![b'x'; 1 << 20];
         for _ in 0..8 {
-            client.call_ok(&[b"ADDJOB", &b"q"[..], &body, b"0"]).expect("accepted");
+            client
+                .call_ok(&[b"ADDJOB", &b"q"[..], &body, b"0"])
+                .expect("accepted");
         }
         let mut blocked = Wire::connect(&server);
         blocked.send("GETJOB FROM none");
@@ -42,11 +44,18 @@ fn signals_stop_in_order() {
         reader.peek(&mut [0]).expect("the reply begins");
         server.signal(signal);
         let reply = read_to_end(&mut reader);
-        assert!(reply.starts_with(b"*8\r\n") && reply.ends_with(b"\r\n") && reply.len() > 8 << 20, "{} bytes", reply.len());
+        assert!(
+            reply.starts_with(b"*8\r\n") && reply.ends_with(b"\r\n") && reply.len() > 8 << 20,
+            "{} bytes",
+            reply.len()
+        );
         assert_eq!(blocked.read_to_end(), b"");
         let status = server.wait_exit();
         assert_eq!(status.code(), Some(0), "{}", server.log());
-        assert!(TcpStream::connect(("127.0.0.1", server.port())).is_err(), "nobody listens any more");
+        assert!(
+            TcpStream::connect(("127.0.0.1", server.port())).is_err(),
+            "nobody listens any more"
+        );
         assert!(!server.path("shardq.pid").exists());
         assert!(server.log().contains("stopped"), "{}", server.log());
     }
@@ -87,8 +96,14 @@ fn a_unix_socket_of_a_dead_server_is_replaced_and_that_of_a_living_one_is_not() 
     let server = setup.clone().start();
     let port = server.port();
     let path = server.path("shardq.sock");
-    assert_eq!(fs::metadata(&path).expect("it is there").permissions().mode() & 0o777, 0o600);
-    let (code, output) = Setup::flags("--shards 1").argument("--unixsocket").argument(&path.display().to_string()).fail();
+    assert_eq!(
+        fs::metadata(&path).expect("it is there").permissions().mode() & 0o777,
+        0o600
+    );
+    let (code, output) = Setup::flags("--shards 1")
+        .argument("--unixsocket")
+        .argument(&path.display().to_string())
+        .fail();
     assert_eq!(code, Some(1), "{output}");
     assert!(output.contains("cannot listen on the Unix socket"), "{output}");
     server.signal(libc::SIGKILL);
@@ -107,7 +122,10 @@ fn a_unix_socket_of_a_dead_server_is_replaced_and_that_of_a_living_one_is_not() 
 fn bad_settings_are_named_with_their_place() {
     let file = |text: &str| Setup::flags("bad.conf --shards 1").file("bad.conf", text);
     for (setup, parts) in [
-        (file("# comment\n\nmaxclient 3\n"), vec!["bad.conf:3", "maxclients"]),
+        (
+            file("# comment\n\nmaxclient 3\n"),
+            vec!["bad.conf:3", "maxclients"],
+        ),
         (file("timeout many\n"), vec!["bad.conf:1", "timeout"]),
         (file("timeout 1\nrequirepass \"x\n"), vec!["bad.conf:2", "quotes"]),
         (file("include none.conf\n"), vec!["none.conf"]),
@@ -119,8 +137,14 @@ fn bad_settings_are_named_with_their_place() {
         (Setup::flags("--dir /nowhere/at/all"), vec!["dir", "No such file"]),
         (Setup::flags("--logfile /nowhere/at/all"), vec!["/nowhere/at/all"]),
         (Setup::flags("--bind 192.0.2.1"), vec!["192.0.2.1", "--bind"]),
-        (Setup::flags("--port 0").without_port(), vec!["nothing to listen on"]),
-        (Setup::default().environment("SHARDQ_TIMEOUT", "x"), vec!["SHARDQ_TIMEOUT"]),
+        (
+            Setup::flags("--port 0").without_port(),
+            vec!["nothing to listen on"],
+        ),
+        (
+            Setup::default().environment("SHARDQ_TIMEOUT", "x"),
+            vec!["SHARDQ_TIMEOUT"],
+        ),
     ] {
         let (code, output) = setup.fail();
         assert_eq!(code, Some(1), "{output}");
@@ -152,13 +176,18 @@ fn later_sources_of_settings_win() {
     assert_eq!(setting(&mut client, "maxclients"), "500");
     assert_eq!(setting(&mut client, "hz"), "20");
     let log = server.log();
-    assert!(log.contains("'hz' is accepted and has no effect") && log.contains("SHARDQ_NOTHING"), "{log}");
+    assert!(
+        log.contains("'hz' is accepted and has no effect") && log.contains("SHARDQ_NOTHING"),
+        "{log}"
+    );
 }
 
 #[test]
 fn config_rewrite_keeps_comments_and_finds_the_file_again() {
     let text = "# about this node\ntimeout   1000\n\n# where to run\ndir ..\nmaxclients 300\n";
-    let server = Setup::flags("shardq.conf --shards 2").file("shardq.conf", text).start();
+    let server = Setup::flags("shardq.conf --shards 2")
+        .file("shardq.conf", text)
+        .start();
     let mut client = server.client();
     call(&mut client, "CONFIG SET maxclients 301");
     call(&mut client, "CONFIG SET dir /");
@@ -168,7 +197,11 @@ fn config_rewrite_keeps_comments_and_finds_the_file_again() {
     assert!(rewritten.starts_with(kept), "{rewritten}");
     let leftovers: Vec<_> = fs::read_dir(server.path(""))
         .expect("a folder")
-        .filter(|entry| entry.as_ref().is_ok_and(|entry| entry.file_name().to_string_lossy().contains(".tmp")))
+        .filter(|entry| {
+            entry
+                .as_ref()
+                .is_ok_and(|entry| entry.file_name().to_string_lossy().contains(".tmp"))
+        })
         .collect();
     assert!(leftovers.is_empty(), "{leftovers:?}");
     // It starts again from what was written, with its own port in it.
@@ -178,7 +211,10 @@ fn config_rewrite_keeps_comments_and_finds_the_file_again() {
     let folder = server.into_folder();
     let again = Setup::flags("shardq.conf").without_port().start_at(port, folder);
     let mut client = again.client();
-    assert_eq!((setting(&mut client, "maxclients"), setting(&mut client, "shards")), ("301".to_owned(), "2".to_owned()));
+    assert_eq!(
+        (setting(&mut client, "maxclients"), setting(&mut client, "shards")),
+        ("301".to_owned(), "2".to_owned())
+    );
 }
 
 #[test]
@@ -187,7 +223,9 @@ fn the_level_and_the_file_of_the_log() {
     let mut client = server.client();
     assert_eq!(setting(&mut client, "loglevel"), "notice");
     call(&mut client, "CONFIG SET hz 50");
-    eventually("a warning is logged", || server.log().contains("'hz' was changed"));
+    eventually("a warning is logged", || {
+        server.log().contains("'hz' was changed")
+    });
     call(&mut client, "CONFIG SET loglevel warning");
     assert_eq!(setting(&mut client, "loglevel"), "warning");
     server.signal(libc::SIGTERM);
@@ -202,12 +240,22 @@ fn a_port_in_use_is_said() {
     let (listener, port) = (0..20)
         .find_map(|_| {
             let port = free_port();
-            TcpListener::bind(("127.0.0.1", port)).ok().map(|listener| (listener, port))
+            TcpListener::bind(("127.0.0.1", port))
+                .ok()
+                .map(|listener| (listener, port))
         })
         .expect("a free port");
-    let (code, output) = Setup::flags("--shards 1").argument("--port").argument(&port.to_string()).without_port().fail();
+    let (code, output) = Setup::flags("--shards 1")
+        .argument("--port")
+        .argument(&port.to_string())
+        .without_port()
+        .fail();
     assert_eq!(code, Some(1));
-    assert!(output.contains(&format!("cannot listen on 127.0.0.1:{port}")) && output.contains("Another process listens"), "{output}");
+    assert!(
+        output.contains(&format!("cannot listen on 127.0.0.1:{port}"))
+            && output.contains("Another process listens"),
+        "{output}"
+    );
     assert_no_panic(&output);
     drop(listener);
 }
@@ -220,13 +268,20 @@ fn clients_above_the_limit_are_refused_with_a_word() {
     for _ in 0..3 {
         let mut refused = TcpStream::connect(("127.0.0.1", server.port())).expect("the kernel connects");
         refused.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        assert_eq!(read_to_end(&mut refused), b"-ERR max number of clients reached\r\n");
+        assert_eq!(
+            read_to_end(&mut refused),
+            b"-ERR max number of clients reached\r\n"
+        );
     }
-    assert_eq!(support::info(&mut clients[0], "stats", "rejected_connections"), "3");
+    assert_eq!(
+        support::info(&mut clients[0], "stats", "rejected_connections"),
+        "3"
+    );
     clients.pop();
     eventually("the place is free again", || {
         let mut next = server.client();
-        next.call(&["PING"]).is_ok_and(|reply| reply.text() == Some("PONG"))
+        next.call(&["PING"])
+            .is_ok_and(|reply| reply.text() == Some("PONG"))
     });
     call(&mut clients[0], "CONFIG SET maxclients 100");
     let mut more: Vec<Client> = (0..20).map(|_| server.client()).collect();
@@ -245,7 +300,11 @@ fn idle_clients_are_closed_and_blocked_ones_are_not() {
         let mut idle = Wire::connect(&server);
         idle.check("PING", "+PONG\r\n");
         assert_eq!(idle.read_to_end(), b"");
-        assert!(start.elapsed() >= Duration::from_millis(900), "early: {:?}", start.elapsed());
+        assert!(
+            start.elapsed() >= Duration::from_millis(900),
+            "early: {:?}",
+            start.elapsed()
+        );
     }
     for client in &mut blocked {
         let id = support::add(&mut server.client(), "ADDJOB r b 0");
@@ -257,7 +316,11 @@ fn idle_clients_are_closed_and_blocked_ones_are_not() {
 #[test]
 fn limits_that_are_too_low_are_said_with_their_remedy() {
     for (resource, value, parts) in [
-        (libc::RLIMIT_MEMLOCK, 64 << 10, ["locked memory", "ulimit -l unlimited"]),
+        (
+            libc::RLIMIT_MEMLOCK,
+            64 << 10,
+            ["locked memory", "ulimit -l unlimited"],
+        ),
         (libc::RLIMIT_NOFILE, 32, ["files may be open", "ulimit -n"]),
     ] {
         let (code, output) = Setup::flags("--shards 1").limit(resource, value).fail();
@@ -273,10 +336,16 @@ fn limits_that_are_too_low_are_said_with_their_remedy() {
 fn few_files_lower_the_number_of_clients() {
     let server = Setup::flags("--shards 1").limit(libc::RLIMIT_NOFILE, 132).start();
     assert_eq!(setting(&mut server.client(), "maxclients"), "100");
-    assert!(server.log().contains("maxclients is lowered from 10000 to 100"), "{}", server.log());
+    assert!(
+        server.log().contains("maxclients is lowered from 10000 to 100"),
+        "{}",
+        server.log()
+    );
     // All of them fit, and the next one is told.
     let mut clients: Vec<Client> = Vec::new();
-    eventually("the first client is gone", || server.info("clients", "connected_clients") == "1");
+    eventually("the first client is gone", || {
+        server.info("clients", "connected_clients") == "1"
+    });
     for _ in 0..99 {
         let mut client = server.client();
         call(&mut client, "PING");
@@ -286,7 +355,11 @@ fn few_files_lower_the_number_of_clients() {
 
 #[test]
 fn help_and_version() {
-    for (flag, part) in [("--help", "--maxmemory"), ("--version", env!("CARGO_PKG_VERSION")), ("-v", "shardq")] {
+    for (flag, part) in [
+        ("--help", "--maxmemory"),
+        ("--version", env!("CARGO_PKG_VERSION")),
+        ("-v", "shardq"),
+    ] {
         let (code, output) = Setup::flags(flag).without_port().fail();
         assert_eq!(code, Some(0));
         assert!(output.contains(part), "{output}");

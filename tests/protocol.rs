@@ -27,7 +27,11 @@ fn connect(server: &Server, protocol: Protocol) -> Wire {
     wire.keep("null", if is_resp3 { "_\r\n" } else { "$-1\r\n" });
     wire.keep("nothing", if is_resp3 { "_\r\n" } else { "*-1\r\n" });
     for entries in [1, 2, 4, 7] {
-        let head = if is_resp3 { format!("%{entries}\r\n") } else { format!("*{}\r\n", entries * 2) };
+        let head = if is_resp3 {
+            format!("%{entries}\r\n")
+        } else {
+            format!("*{}\r\n", entries * 2)
+        };
         wire.keep(&format!("map{entries}"), &head);
     }
     let proto = if is_resp3 { 3 } else { 2 };
@@ -67,7 +71,11 @@ fn every_command_answers_as_the_reference_says() {
             asked.extend(wire.asked().iter().cloned());
         }
         asked.extend(commands_that_end_the_connection(server, protocol));
-        let missing: Vec<&str> = COMMANDS.iter().map(|spec| spec.name).filter(|&name| !asked.contains(name)).collect();
+        let missing: Vec<&str> = COMMANDS
+            .iter()
+            .map(|spec| spec.name)
+            .filter(|&name| !asked.contains(name))
+            .collect();
         assert!(missing.is_empty(), "commands without a case: {missing:?}");
     }
 }
@@ -75,7 +83,10 @@ fn every_command_answers_as_the_reference_says() {
 fn connection_commands(wire: &mut Wire, server: &Server) {
     wire.check("PING", "+PONG\r\n");
     wire.check("ping hello", "$5\r\nhello\r\n");
-    wire.check("PING a b", "-ERR wrong number of arguments for 'ping' command\r\n");
+    wire.check(
+        "PING a b",
+        "-ERR wrong number of arguments for 'ping' command\r\n",
+    );
     wire.check("ECHO hello", "$5\r\nhello\r\n");
     wire.check("ECHO ''", "$0\r\n\r\n");
     wire.check("TIME", "*2\r\n{bulk}{bulk}");
@@ -106,7 +117,10 @@ fn job_commands(wire: &mut Wire, _: &Server) {
             .as_str(),
     );
     wire.check(&format!("SHOW {NO_JOB}"), "$null");
-    wire.check("GETJOB NOHANG FROM q", "*1\r\n*3\r\n$1\r\nq\r\n$40\r\n$a\r\n$4\r\nbody\r\n");
+    wire.check(
+        "GETJOB NOHANG FROM q",
+        "*1\r\n*3\r\n$1\r\nq\r\n$40\r\n$a\r\n$4\r\nbody\r\n",
+    );
     wire.check("GETJOB NOHANG FROM q", "$nothing");
     wire.check("GETJOB TIMEOUT 1 FROM q other third", "$nothing");
     wire.check("WORKING $a", ":7\r\n");
@@ -129,7 +143,10 @@ fn job_commands(wire: &mut Wire, _: &Server) {
     wire.check("ACKJOB $a $a", ":1\r\n");
     wire.check("ACKJOB $a", ":0\r\n");
     for queue in ["f1", "f2", "f3"] {
-        wire.check(&format!("ADDJOB {queue} '' 0 REPLICATE 1 ASYNC MAXLEN 9 RETRY 0"), &format!("+{{id:{queue}}}\r\n"));
+        wire.check(
+            &format!("ADDJOB {queue} '' 0 REPLICATE 1 ASYNC MAXLEN 9 RETRY 0"),
+            &format!("+{{id:{queue}}}\r\n"),
+        );
     }
     wire.check("FASTACK $f1 $f2 $f1", ":2\r\n");
     wire.check(&format!("DELJOB $f3 {NO_JOB} $f1"), ":1\r\n");
@@ -139,7 +156,10 @@ fn job_commands(wire: &mut Wire, _: &Server) {
     }
     wire.check("ADDJOB later body 0 DELAY 600 TTL 6000", "+{id:b}\r\n");
     let show = wire.ask("SHOW $b");
-    assert!(show.contains("$5\r\nstate\r\n$6\r\nactive\r\n") && show.contains("$5\r\ndelay\r\n:600\r\n"), "{show:?}");
+    assert!(
+        show.contains("$5\r\nstate\r\n$6\r\nactive\r\n") && show.contains("$5\r\ndelay\r\n:600\r\n"),
+        "{show:?}"
+    );
     wire.check("LOADJOB x", "-ERR {line}\r\n");
     wire.check("BGREWRITEAOF", "-ERR {line}\r\n");
 }
@@ -189,13 +209,22 @@ fn scan_commands(wire: &mut Wire, _: &Server) {
     wire.check("JSCAN", "*2\r\n$1\r\n0\r\n*0\r\n");
     wire.check("ADDJOB q one 0", "+{id:a}\r\n");
     wire.check("QSCAN", "*2\r\n$1\r\n0\r\n*1\r\n$1\r\nq\r\n");
-    wire.check("QSCAN 0 COUNT 10 MINLEN 1 MAXLEN 1 BUSYLOOP IMPORTRATE 0", "*2\r\n$1\r\n0\r\n*1\r\n$1\r\nq\r\n");
+    wire.check(
+        "QSCAN 0 COUNT 10 MINLEN 1 MAXLEN 1 BUSYLOOP IMPORTRATE 0",
+        "*2\r\n$1\r\n0\r\n*1\r\n$1\r\nq\r\n",
+    );
     wire.check("QSCAN MINLEN 2", "*2\r\n$1\r\n0\r\n*0\r\n");
     wire.check("JSCAN", "*2\r\n$1\r\n0\r\n*1\r\n+$a\r\n");
-    wire.check("JSCAN 0 QUEUE q STATE queued STATE active REPLY id COUNT -1", "*2\r\n$1\r\n0\r\n*1\r\n+$a\r\n");
+    wire.check(
+        "JSCAN 0 QUEUE q STATE queued STATE active REPLY id COUNT -1",
+        "*2\r\n$1\r\n0\r\n*1\r\n+$a\r\n",
+    );
     wire.check("JSCAN QUEUE q STATE active", "*2\r\n$1\r\n0\r\n*0\r\n");
     let all = wire.ask("JSCAN REPLY ALL");
-    assert!(all.starts_with("*2\r\n$1\r\n0\r\n*1\r\n*30\r\n$2\r\nid\r\n"), "{all:?}");
+    assert!(
+        all.starts_with("*2\r\n$1\r\n0\r\n*1\r\n*30\r\n$2\r\nid\r\n"),
+        "{all:?}"
+    );
     for (request, error) in [
         ("QSCAN 1 2", SYNTAX),
         ("QSCAN COUNT", SYNTAX),
@@ -230,13 +259,25 @@ fn node_commands(wire: &mut Wire, server: &Server) {
     wire.check("CONFIG SET timeout 100", "+OK\r\n");
     wire.check("CONFIG GET timeou?", "$map1$7\r\ntimeout\r\n$3\r\n100\r\n");
     wire.check("CONFIG SET timeout 0 maxmemory 2gb", "+OK\r\n");
-    wire.check("CONFIG GET maxmemory", "$map1$9\r\nmaxmemory\r\n$10\r\n2147483648\r\n");
-    for request in ["CONFIG SET timeout x", "CONFIG SET foo 1", "CONFIG SET port 1", "CONFIG SET timeout", "CONFIG FOO"] {
+    wire.check(
+        "CONFIG GET maxmemory",
+        "$map1$9\r\nmaxmemory\r\n$10\r\n2147483648\r\n",
+    );
+    for request in [
+        "CONFIG SET timeout x",
+        "CONFIG SET foo 1",
+        "CONFIG SET port 1",
+        "CONFIG SET timeout",
+        "CONFIG FOO",
+    ] {
         wire.check(request, "-ERR {line}\r\n");
     }
     wire.check("CONFIG SET timeout 5 maxclients none", "-ERR {line}\r\n");
     wire.check("CONFIG GET timeout", "$map1$7\r\ntimeout\r\n$1\r\n0\r\n");
-    wire.check("CONFIG REWRITE", "-ERR The server is running without a config file\r\n");
+    wire.check(
+        "CONFIG REWRITE",
+        "-ERR The server is running without a config file\r\n",
+    );
     wire.check("CONFIG RESETSTAT", "+OK\r\n");
     wire.check("DEBUG SLEEP 0.01", "+OK\r\n");
     wire.check("DEBUG ERROR FOO", "-FOO\r\n");
@@ -252,7 +293,10 @@ fn node_commands(wire: &mut Wire, server: &Server) {
     );
     wire.check("COMMAND LIST FILTERBY PATTERN ackjo?", "*1\r\n$6\r\nackjob\r\n");
     let all = wire.ask("COMMAND");
-    assert!(all.starts_with(&format!("*{}\r\n*10\r\n$4\r\nauth\r\n", COMMANDS.len())) && all.contains(entry), "{all:?}");
+    assert!(
+        all.starts_with(&format!("*{}\r\n*10\r\n$4\r\nauth\r\n", COMMANDS.len())) && all.contains(entry),
+        "{all:?}"
+    );
 }
 
 fn client_commands(wire: &mut Wire, server: &Server) {
@@ -265,11 +309,18 @@ fn client_commands(wire: &mut Wire, server: &Server) {
     wire.check("CLIENT SETINFO FOO 1", "-ERR {line}\r\n");
     let info = wire.ask("CLIENT INFO");
     let address = wire.address();
-    for part in [format!(" addr={address} "), " name=me ".to_owned(), " lib-name=redis-rs lib-ver=1.0".to_owned()] {
+    for part in [
+        format!(" addr={address} "),
+        " name=me ".to_owned(),
+        " lib-name=redis-rs lib-ver=1.0".to_owned(),
+    ] {
         assert!(info.contains(&part), "{part} in {info:?}");
     }
     let list = wire.ask("CLIENT LIST");
-    assert!(list.contains(&format!("id={} addr={address} ", wire.kept("client"))), "{list:?}");
+    assert!(
+        list.contains(&format!("id={} addr={address} ", wire.kept("client"))),
+        "{list:?}"
+    );
     wire.check("CLIENT NO-EVICT on", "+OK\r\n");
     wire.check("CLIENT NO-TOUCH off", "+OK\r\n");
     wire.check("CLIENT TRACKING off", "+OK\r\n");
@@ -314,7 +365,10 @@ fn statistics_commands(wire: &mut Wire, server: &Server) {
     wire.check("CONFIG RESETSTAT", "+OK\r\n");
     wire.check("QLEN q", ":0\r\n");
     let histogram = wire.ask("LATENCY HISTOGRAM qlen");
-    assert!(histogram.contains("$4\r\nqlen\r\n") && histogram.contains("$5\r\ncalls\r\n:1\r\n"), "{histogram:?}");
+    assert!(
+        histogram.contains("$4\r\nqlen\r\n") && histogram.contains("$5\r\ncalls\r\n:1\r\n"),
+        "{histogram:?}"
+    );
     monitor_shows_requests_and_hides_passwords(wire, server);
 }
 
@@ -330,8 +384,14 @@ fn monitor_shows_requests_and_hides_passwords(wire: &mut Wire, server: &Server) 
         lines.push_str(&monitor.read_line());
     }
     let address = wire.address();
-    assert!(lines.contains(&format!("[{address}] \"ADDJOB\" \"q\" \"a\\\\b\\\"c\" \"0\"\r\n")), "{lines}");
-    assert!(lines.contains("\"AUTH\"") && !lines.contains("secret-word"), "{lines}");
+    assert!(
+        lines.contains(&format!("[{address}] \"ADDJOB\" \"q\" \"a\\\\b\\\"c\" \"0\"\r\n")),
+        "{lines}"
+    );
+    assert!(
+        lines.contains("\"AUTH\"") && !lines.contains("secret-word"),
+        "{lines}"
+    );
 }
 
 /// QUIT, RESET (which ends RESP3) and SHUTDOWN; the server is gone behind them.
@@ -358,7 +418,10 @@ fn bad_arguments_are_refused_and_the_connection_goes_on() {
         let mut wire = connect(&server, protocol);
         let long_number = "9".repeat(40);
         for (request, error) in [
-            ("ADDJOB q b", "-ERR wrong number of arguments for 'addjob' command\r\n"),
+            (
+                "ADDJOB q b",
+                "-ERR wrong number of arguments for 'addjob' command\r\n",
+            ),
             ("ADDJOB q b x", NUMBER),
             ("ADDJOB q b ''", NUMBER),
             ("ADDJOB q b -1", "-ERR {line}\r\n"),
@@ -375,7 +438,10 @@ fn bad_arguments_are_refused_and_the_connection_goes_on() {
             ("ADDJOB q b 0 MAXLEN 0", NUMBER),
             ("ADDJOB q b 0 DELAY 10 TTL 10", "-ERR {line}\r\n"),
             ("ADDJOB q b 0 RETRY 0 REPLICATE 2", "-ERR {line}\r\n"),
-            ("GETJOB", "-ERR wrong number of arguments for 'getjob' command\r\n"),
+            (
+                "GETJOB",
+                "-ERR wrong number of arguments for 'getjob' command\r\n",
+            ),
             ("GETJOB FROM", SYNTAX),
             ("GETJOB q", SYNTAX),
             ("GETJOB COUNT 0 FROM q", NUMBER),
@@ -385,7 +451,10 @@ fn bad_arguments_are_refused_and_the_connection_goes_on() {
             ("GETJOB NOHANG COUNT", SYNTAX),
             ("QPEEK q x", NUMBER),
             ("QLEN", "-ERR wrong number of arguments for 'qlen' command\r\n"),
-            ("TIME now", "-ERR wrong number of arguments for 'time' command\r\n"),
+            (
+                "TIME now",
+                "-ERR wrong number of arguments for 'time' command\r\n",
+            ),
             ("SLOWLOG GET x", NUMBER),
             ("DEBUG SLEEP x", "-ERR {line}\r\n"),
             ("CLIENT KILL ID 0", "-ERR {line}\r\n"),
@@ -407,7 +476,10 @@ fn the_texts_that_clients_compare() {
         "-NOREPL Not enough reachable nodes for the requested replication level\r\n",
     );
     wire.check("ADDJOB q b 0 MAXLEN 1", "+{id}\r\n");
-    wire.check("ADDJOB q b 0 MAXLEN 1", "-MAXLEN Queue is already longer than the specified MAXLEN count\r\n");
+    wire.check(
+        "ADDJOB q b 0 MAXLEN 1",
+        "-MAXLEN Queue is already longer than the specified MAXLEN count\r\n",
+    );
 }
 
 #[test]
@@ -456,7 +528,10 @@ fn checks_come_in_the_order_of_the_reference() {
         wire.send(request);
         let line = wire.read_line();
         let head = expected.split('{').next().unwrap_or_default();
-        assert!(line.starts_with(head) && (line == expected || expected.contains('{')), "{request}: {line:?}");
+        assert!(
+            line.starts_with(head) && (line == expected || expected.contains('{')),
+            "{request}: {line:?}"
+        );
     }
     wire.send("AUTH secret");
     assert_eq!(wire.read_line(), "+OK\r\n");
@@ -492,7 +567,10 @@ fn inline_commands() {
         ("ECHO \"a b\\n\\x41\\\"\"\r\n", "$6\r\na b\nA\"\r\n"),
         ("ECHO 'it\\'s \\n'\r\n", "$7\r\nit's \\n\r\n"),
         ("*0\r\n*-5\r\n", ""),
-        ("*1\r\n$4\r\nPING\r\nECHO x\r\n*2\r\n$4\r\nECHO\r\n$2\r\n\r\n\r\n", "+PONG\r\n$1\r\nx\r\n$2\r\n\r\n\r\n"),
+        (
+            "*1\r\n$4\r\nPING\r\nECHO x\r\n*2\r\n$4\r\nECHO\r\n$2\r\n\r\n\r\n",
+            "+PONG\r\n$1\r\nx\r\n$2\r\n\r\n\r\n",
+        ),
     ] {
         assert_eq!(wire.ask_bytes(line.as_bytes()), expected, "{line:?}");
     }
@@ -529,7 +607,9 @@ fn malformed_frames_end_their_own_connection_only() {
     }
     bystander.check("PING", "+PONG\r\n");
     let open = || server.info("clients", "connected_clients");
-    eventually("only the bystander and the one that asks are left", || open() == "2");
+    eventually("only the bystander and the one that asks are left", || {
+        open() == "2"
+    });
 }
 
 #[test]
@@ -541,8 +621,14 @@ fn requests_may_come_a_byte_at_a_time() {
         wire.write(&[*byte]);
     }
     let reply = wire.ask_bytes(b"");
-    assert!(reply.starts_with("+D-") && reply.ends_with("\r\n:1\r\n"), "{reply:?}");
-    wire.check("QPEEK q 1", "*1\r\n*3\r\n$1\r\nq\r\n$40\r\n{id}\r\n$5\r\nab\r\nc\r\n");
+    assert!(
+        reply.starts_with("+D-") && reply.ends_with("\r\n:1\r\n"),
+        "{reply:?}"
+    );
+    wire.check(
+        "QPEEK q 1",
+        "*1\r\n*3\r\n$1\r\nq\r\n$40\r\n{id}\r\n$5\r\nab\r\nc\r\n",
+    );
 }
 
 #[test]
@@ -552,7 +638,9 @@ fn names_and_bodies_are_any_bytes() {
     let bodies: [&[u8]; 4] = [b"", b"\0\xff\r\n$5\r\n", &[7; 100_000], "ü".as_bytes()];
     for body in bodies {
         let queue = [b"q\0\r\n", &body[..body.len().min(50)]].concat();
-        client.call_ok(&[b"ADDJOB", &queue[..], body, b"0"]).expect("accepted");
+        client
+            .call_ok(&[b"ADDJOB", &queue[..], body, b"0"])
+            .expect("accepted");
         let reply = client.call_ok(&[b"GETJOB", &b"FROM"[..], &queue]).expect("there");
         let job = reply.array().expect("jobs")[0].array().expect("a job");
         assert_eq!((job[0].bytes(), job[2].bytes()), (Some(&queue[..]), Some(body)));

@@ -43,7 +43,10 @@ impl Setup {
     /// A server with these flags, separated by blanks.
     pub fn flags(flags: &str) -> Self {
         let flags = flags.split_ascii_whitespace().map(str::to_owned).collect();
-        Self { flags, ..Self::default() }
+        Self {
+            flags,
+            ..Self::default()
+        }
     }
 
     /// A flag or a positional argument more, as it is.
@@ -86,7 +89,10 @@ impl Setup {
                 return server;
             }
             let log = server.log();
-            assert!(log.contains("Another process listens"), "the server ends at its start:\n{log}");
+            assert!(
+                log.contains("Another process listens"),
+                "the server ends at its start:\n{log}"
+            );
         }
         panic!("no free port in {START_ATTEMPTS} attempts");
     }
@@ -94,7 +100,11 @@ impl Setup {
     /// Starts it on this port, in a folder that may have been used before.
     pub fn start_at(self, port: u16, folder: Folder) -> Server {
         let mut server = self.spawn(port, folder);
-        assert!(server.comes_up(), "the server ends at its start:\n{}", server.log());
+        assert!(
+            server.comes_up(),
+            "the server ends at its start:\n{}",
+            server.log()
+        );
         server
     }
 
@@ -133,7 +143,10 @@ impl Setup {
             command.pre_exec(move || {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 for &(resource, value) in &limits {
-                    let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
+                    let limit = libc::rlimit {
+                        rlim_cur: value,
+                        rlim_max: value,
+                    };
                     if libc::setrlimit(resource as libc::__rlimit_resource_t, &limit) != 0 {
                         return Err(std::io::Error::last_os_error());
                     }
@@ -142,7 +155,12 @@ impl Setup {
             });
         }
         let child = command.spawn().expect("the binary was built with the test");
-        Server { child, status: None, port, folder }
+        Server {
+            child,
+            status: None,
+            port,
+            folder,
+        }
     }
 }
 
@@ -214,7 +232,8 @@ impl Server {
 
     /// A new connection, in RESP3.
     pub fn client_resp3(&self) -> Client {
-        let (client, _) = Client::connect_resp3(&self.address(), PATIENCE).expect("the server accepts HELLO 3");
+        let (client, _) =
+            Client::connect_resp3(&self.address(), PATIENCE).expect("the server accepts HELLO 3");
         client
     }
 
@@ -260,7 +279,11 @@ impl Server {
             if self.has_ended() {
                 return false;
             }
-            assert!(Instant::now() < deadline, "the server does not come up:\n{}", self.log());
+            assert!(
+                Instant::now() < deadline,
+                "the server does not come up:\n{}",
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
         true
@@ -293,14 +316,20 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 pub fn info(client: &mut Client, section: &str, field: &str) -> String {
     let reply = client.call_ok(&["INFO", section]).expect("INFO answers");
     let text = reply.text().expect("INFO is text").to_owned();
-    let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-    value.unwrap_or_else(|| panic!("no field {field} in:\n{text}")).to_owned()
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    value
+        .unwrap_or_else(|| panic!("no field {field} in:\n{text}"))
+        .to_owned()
 }
 
 /// Calls a command given as words separated by blanks; an error reply fails the test.
 pub fn call(client: &mut Client, line: &str) -> Reply {
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
-    client.call_ok(&words).unwrap_or_else(|error| panic!("{line}: {error}"))
+    client
+        .call_ok(&words)
+        .unwrap_or_else(|error| panic!("{line}: {error}"))
 }
 
 /// Adds a job: its ID.
@@ -315,14 +344,20 @@ pub fn jobs(reply: &Reply) -> Vec<(String, String, Vec<u8>)> {
     elements
         .map(|job| {
             let job = job.array().expect("a job is an array");
-            (text(&job[0]), text(&job[1]), job[2].bytes().expect("a body").to_vec())
+            (
+                text(&job[0]),
+                text(&job[1]),
+                job[2].bytes().expect("a body").to_vec(),
+            )
         })
         .collect()
 }
 
 /// Size of a load: a small default, multiplied by `SHARDQ_TEST_SCALE`.
 pub fn scaled(small: usize) -> usize {
-    let scale = std::env::var("SHARDQ_TEST_SCALE").ok().and_then(|text| text.parse::<usize>().ok());
+    let scale = std::env::var("SHARDQ_TEST_SCALE")
+        .ok()
+        .and_then(|text| text.parse::<usize>().ok());
     small * scale.unwrap_or(1).max(1)
 }
 

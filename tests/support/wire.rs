@@ -27,7 +27,11 @@ impl Wire {
         let stream = TcpStream::connect(("127.0.0.1", server.port())).expect("the server accepts");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         stream.set_nodelay(true).expect("an option");
-        Self { stream, kept: BTreeMap::new(), asked: BTreeSet::new() }
+        Self {
+            stream,
+            kept: BTreeMap::new(),
+            asked: BTreeSet::new(),
+        }
     }
 
     pub fn write(&mut self, bytes: &[u8]) {
@@ -43,7 +47,10 @@ impl Wire {
         let mut buffer = [0; 4096];
         while !arrived.ends_with(MARK.as_bytes()) {
             let count = self.stream.read(&mut buffer).unwrap_or_else(|error| {
-                panic!("no end of the reply ({error}) after {:?}", String::from_utf8_lossy(&arrived))
+                panic!(
+                    "no end of the reply ({error}) after {:?}",
+                    String::from_utf8_lossy(&arrived)
+                )
             });
             assert!(count > 0, "closed after {:?}", String::from_utf8_lossy(&arrived));
             arrived.extend_from_slice(&buffer[..count]);
@@ -82,7 +89,9 @@ impl Wire {
 
     pub fn read_exact(&mut self, length: usize) -> String {
         let mut bytes = vec![0; length];
-        self.stream.read_exact(&mut bytes).expect("the reply is that long");
+        self.stream
+            .read_exact(&mut bytes)
+            .expect("the reply is that long");
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
@@ -150,11 +159,19 @@ fn compare(pattern: &str, reply: &str) -> Result<Vec<(String, String)>, String> 
         let (literal, behind) = pattern.split_once('{').unwrap_or((pattern, ""));
         let is_last = literal.len() == pattern.len();
         rest = rest.strip_prefix(literal).ok_or_else(|| {
-            let same = literal.bytes().zip(rest.bytes()).take_while(|(a, b)| a == b).count();
+            let same = literal
+                .bytes()
+                .zip(rest.bytes())
+                .take_while(|(a, b)| a == b)
+                .count();
             format!("differs at byte {}", reply.len() - rest.len() + same)
         })?;
         if is_last {
-            return if rest.is_empty() { Ok(kept) } else { Err(format!("{} bytes too many", rest.len())) };
+            return if rest.is_empty() {
+                Ok(kept)
+            } else {
+                Err(format!("{} bytes too many", rest.len()))
+            };
         }
         let (hole, next) = behind.split_once('}').expect("a hole is closed");
         let (kind, name) = hole.split_once(':').unwrap_or((hole, ""));
