@@ -171,7 +171,6 @@ pub(crate) fn apply(home: &mut Home, now: Now, queue: Option<u32>, add: AddJob) 
         links: Links::DETACHED,
         queue,
         timer: None,
-        chain: NONE,
         offer: NONE,
         ttl_s: add.ttl_s,
         retry_s: add.retry_s,

@@ -121,7 +121,7 @@ impl Home {
         );
         let Stock { jobs, slots, .. } = &self.stock;
         let map = &slots[usize::from(slot.number() / self.options.shards)].jobs;
-        let key = map.find(jobs, id.scan_hash(), |key| jobs[key].id == *id)?;
+        let key = map.find(id.scan_hash(), |key| jobs[key].id == *id)?;
         if jobs[key].expires_at <= now {
             self.expire(now, key);
             return None;
@@ -155,9 +155,7 @@ impl Home {
     fn find_queue_in(&self, slot: Slot, hash: u64, name: &[u8]) -> Option<u32> {
         let Stock { queues, slots, .. } = &self.stock;
         let map = &slots[usize::from(slot.number() / self.options.shards)].queues;
-        map.find(queues, hash, |key| {
-            queues[key].hash == hash && queues[key].name.as_slice() == name
-        })
+        map.find(hash, |key| queues[key].name.as_slice() == name)
     }
 
     /// Makes a queue that does not exist yet.
@@ -177,7 +175,6 @@ impl Home {
             members: 0,
             pause: PauseState::default(),
             busy: false,
-            chain: NONE,
             timer: None,
             created_at: now,
             touched_at: now,
@@ -196,7 +193,7 @@ impl Home {
         queues[key].timer = Some(timers.insert(now.after_ms(idle_ms).0, key | QUEUE_TIMER));
         slots[usize::from(slot.number() / self.options.shards)]
             .queues
-            .insert(queues, key);
+            .insert(queues[key].hash, key);
         key
     }
 
@@ -212,7 +209,7 @@ impl Home {
         } = &mut self.stock;
         slots[usize::from(slot.number() / self.options.shards)]
             .queues
-            .remove(queues, key);
+            .remove(queues[key].hash, key);
         let queue = queues.0.remove(key);
         if let Some(timer) = queue.timer {
             timers.cancel(timer);
@@ -226,7 +223,7 @@ impl Home {
         assert_eq!(job.place, Place::Idle, "a new job is in no list");
         self.charge(job.bytes());
         let map = usize::from(job.id.slot().number() / self.options.shards);
-        let deadline = job.deadline();
+        let (hash, deadline) = (job.id.scan_hash(), job.deadline());
         let Stock {
             jobs,
             queues,
@@ -237,7 +234,7 @@ impl Home {
         queues[job.queue].members += 1;
         let key = jobs.0.insert(job);
         jobs[key].timer = Some(timers.insert(deadline.0, key));
-        slots[map].jobs.insert(jobs, key);
+        slots[map].jobs.insert(hash, key);
         key
     }
 
@@ -251,7 +248,7 @@ impl Home {
             ..
         } = &mut self.stock;
         let map = usize::from(jobs[key].id.slot().number() / self.options.shards);
-        slots[map].jobs.remove(jobs, key);
+        slots[map].jobs.remove(jobs[key].id.scan_hash(), key);
         let job = jobs.0.remove(key);
         assert!(!job.links.is_linked(), "a discarded job is in no list");
         if let Some(timer) = job.timer {

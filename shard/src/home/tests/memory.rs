@@ -2,7 +2,7 @@
 
 use crate::commands::{AddJob, IdVerb, Request};
 use crate::error::CommandError;
-use crate::home::job::JOB_BYTES;
+use crate::home::job::{JOB_BYTES, Job};
 use crate::home::testing::{Scene, job, once};
 use crate::memory::Memory;
 use crate::message::Answer;
@@ -22,6 +22,11 @@ fn add(scene: &mut Scene, add: AddJob) -> Answer {
 
 fn is_refused(answer: &Answer) -> bool {
     matches!(answer, Answer::Error(CommandError::OutOfMemory))
+}
+
+#[test]
+fn a_job_is_144_bytes() {
+    assert_eq!(size_of::<Job>(), 144);
 }
 
 #[test]
