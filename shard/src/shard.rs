@@ -375,6 +375,11 @@ impl Shard {
             let sessions = std::mem::take(&mut self.ended);
             self.core.send_node(0, NodeMessage::Ended { sessions });
         }
+        // Room may have come back by itself, while ADDJOBs wait for more to be lent.
+        let waiting_bytes = self.core.home.waiting_bytes();
+        if waiting_bytes > 0 && self.core.home.memory.admit(waiting_bytes) {
+            self.core.home.memory_lent(now);
+        }
         self.balance_memory();
     }
 

@@ -199,7 +199,9 @@ impl Round {
         self.node.rest();
         let place = &mut self.node.clients[client];
         assert!(place.open, "an honest client was cut off");
-        place.next_reply().expect("an honest client is answered at once")
+        place
+            .next_reply()
+            .unwrap_or_else(|| panic!("an honest client is answered at once: {words:?}"))
     }
 }
 

@@ -32,6 +32,7 @@ stories! {
     many_homes_timeouts,
     maxlen,
     memory,
+    memory_comes_back,
     nack_and_working,
     order_of_replies,
     pauses,

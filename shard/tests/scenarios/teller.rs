@@ -6,6 +6,7 @@
 //! | `3 shards`, `setting maxmemory 100000` | before anything else: what the node is made of |
 //! | `alice connects`, `alice connects to shard 1` | a client comes |
 //! | `alice> GETJOB FROM q@1` | she sends a command; `q@1` is a queue that lives on shard 1 |
+//! | `alice> ADDJOB q body:5000 0` | `body:5000` is so many bytes |
 //! | `alice+> ...` | the same, but it arrives together with her next one |
 //! | `alice>> $5\r\n` | she sends these bytes |
 //! | `alice< [[q@1, <job>, *]]` | her next reply; `<job>` is remembered, or the same as before; `*` is anything |
@@ -256,7 +257,8 @@ impl Teller {
     }
 
     fn fill(&self, text: &str) -> Result<String, String> {
-        let mut text = self.queues(text)?;
+        let long = text.strip_prefix("body:").and_then(|bytes| bytes.parse().ok());
+        let mut text = long.map_or_else(|| self.queues(text), |bytes| Ok("x".repeat(bytes)))?;
         for (name, value) in &self.names {
             text = text.replace(&format!("<{name}>"), value);
         }
