@@ -175,7 +175,7 @@ impl Engine<'_> {
             core: self.core,
         };
         if let Err(error) = run(&mut call) {
-            self.session.encoder().error(&error.to_string());
+            self.session.encoder().error(error.to_string());
         }
         if let Some(kept) = kept {
             let reply = std::mem::replace(&mut self.session.output, kept);
@@ -477,7 +477,7 @@ impl Engine<'_> {
             }
             Err(error) => {
                 self.write(progress.suppressed, |session, _| {
-                    session.encoder().error(&error.to_string())
+                    session.encoder().error(error.to_string())
                 });
             }
         }
@@ -542,7 +542,7 @@ fn take_requests(takes: VecDeque<(ShardNo, Take)>) -> VecDeque<(ShardNo, Request
 
 fn write_ids(session: &mut Session, ids: IdsProgress) {
     match (ids.error, ids.verb) {
-        (Some(error), _) => session.encoder().error(&error.to_string()),
+        (Some(error), _) => session.encoder().error(error.to_string()),
         (None, IdVerb::Enqueue | IdVerb::Nack) => reply::write_entered(session, ids.counted, ids.paused),
         (None, _) => session.encoder().integer(ids.counted),
     }

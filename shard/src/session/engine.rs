@@ -164,11 +164,11 @@ impl Engine<'_> {
             ),
             Plan::GetJob(ask) => {
                 let counters = ask.with_counters;
-                (Request::Take(take_at_once(ask)), counters)
+                (Request::Take(waits_at_once(ask)), counters)
             }
             _ => unreachable!("the plan does not overlap"),
         };
-        let take_at = matches!(request, Request::Take(_)).then_some(target);
+        let waits_at = matches!(request, Request::Take(_) | Request::Add(_)).then_some(target);
         let suppressed = self.suppress_reply();
         let ticket = self.session.ticket(self.session.next_request());
         let answer = self.ask(target, ticket, request);
@@ -189,7 +189,7 @@ impl Engine<'_> {
                     with_counters,
                     suppressed,
                     started_us,
-                    take_at,
+                    waits_at,
                 });
             }
         }
@@ -285,7 +285,7 @@ fn overlap_target(plan: &Plan, shards: u16) -> Option<ShardNo> {
     }
 }
 
-fn take_at_once(ask: GetJob) -> Take {
+fn waits_at_once(ask: GetJob) -> Take {
     let queues = ask
         .queues
         .into_iter()

@@ -77,8 +77,8 @@ struct Pending {
     with_counters: bool,
     suppressed: bool,
     started_us: u64,
-    /// The home shard of a GETJOB: it may keep a waiter.
-    take_at: Option<ShardNo>,
+    /// The home shard of a GETJOB or ADDJOB: it may keep it waiting.
+    waits_at: Option<ShardNo>,
 }
 
 /// Why a session does not go on.

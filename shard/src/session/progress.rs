@@ -163,7 +163,7 @@ impl ScanProgress {
             self.bytes += item_bytes(&item);
             self.items.push(item);
         }
-        let full = !self.ask.busyloop && self.items.len() >= self.ask.count as usize;
+        let full = !self.ask.busyloop && self.items.len() >= self.ask.count;
         self.next.is_none() || full || self.bytes >= limits::REPLY_BYTES
     }
 }

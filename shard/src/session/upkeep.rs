@@ -96,7 +96,7 @@ impl Engine<'_> {
                 None => {
                     let request = self.session.first_pending.wrapping_add(place as u32);
                     let ticket = self.session.ticket(request);
-                    self.cancel(ticket, pending.take_at.as_slice());
+                    self.cancel(ticket, pending.waits_at.as_slice());
                 }
             }
         }
@@ -111,7 +111,7 @@ impl Engine<'_> {
             && !text.is_empty()
         {
             let text = std::mem::take(text);
-            self.session.encoder().error(&format!("ERR {text}"));
+            self.session.encoder().error(format!("ERR {text}"));
         }
         let half_closed = matches!(self.session.ending, Some(Ending::HalfClosed));
         let served = self.session.is_idle() && !(half_closed && self.session.held.is_some());
@@ -203,7 +203,7 @@ impl Engine<'_> {
     pub(super) fn reply_error(&mut self, error: &CommandError) {
         let suppressed = self.suppress_reply();
         self.write(suppressed, |session, _| {
-            session.encoder().error(&error.to_string())
+            session.encoder().error(error.to_string())
         });
     }
 
