@@ -23,6 +23,7 @@ use tracing::{info, warn};
 
 use crate::config::rewrite::ConfigFile;
 use crate::config::{Config, cpus};
+use crate::executor::Heartbeat;
 use crate::mesh::{self, Mesh};
 use crate::net::{Listener, Net};
 use crate::wakeup::Wakeup;
@@ -195,7 +196,7 @@ impl Seat {
     }
 
     async fn serve(self) {
-        glommio::spawn_local(executor::heartbeat()).detach();
+        let heartbeat = Heartbeat::start();
         let wakeup = Arc::new(Wakeup::default());
         let (number, shards) = (self.options.shard, self.options.shards);
         let posts = Posts::new(Arc::clone(&wakeup));
@@ -216,6 +217,7 @@ impl Seat {
             posts,
             wakeup,
             config_file: self.config_file,
+            heartbeat,
         })
         .run()
         .await;

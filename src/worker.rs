@@ -25,7 +25,7 @@ use shard::shard::Shard;
 use shard::slot::ShardNo;
 
 use crate::config::rewrite::ConfigFile;
-use crate::executor::look_at_rings;
+use crate::executor::{Heartbeat, look_at_rings};
 use crate::mesh::{Envelope, Mesh};
 use crate::net::{Arrival, Event, Net};
 use crate::wakeup::Wakeup;
@@ -111,6 +111,7 @@ pub struct Worker {
     posts: Posts,
     wakeup: Arc<Wakeup>,
     config_file: Option<ConfigFile>,
+    heartbeat: Heartbeat,
     /// Shard 0: accepted connections that the shard has not placed yet.
     waiting: HashMap<u64, Arrival>,
     next_connection: u64,
@@ -142,6 +143,8 @@ pub struct Parts {
     pub wakeup: Arc<Wakeup>,
     /// What CONFIG REWRITE writes.
     pub config_file: Option<ConfigFile>,
+    /// Keeps its executor awake.
+    pub heartbeat: Heartbeat,
 }
 
 impl Worker {
@@ -157,6 +160,7 @@ impl Worker {
             posts: parts.posts,
             wakeup: parts.wakeup,
             config_file: parts.config_file,
+            heartbeat: parts.heartbeat,
             waiting: HashMap::new(),
             next_connection: 0,
             dirty: Vec::new(),
@@ -179,6 +183,7 @@ impl Worker {
 
     fn turn(&mut self) {
         self.wakeup.begin_turn();
+        self.heartbeat.quicken();
         self.take_mesh();
         self.take_posts();
         self.take_net();
