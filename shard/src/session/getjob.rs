@@ -50,8 +50,32 @@ struct Asked {
     queues: SmallVec<[(u32, Blob); 1]>,
     state: State,
     /// Jobs reserved here and not claimed, in the shard's order.
-    offers: VecDeque<Offered>,
+    offers: VecDeque<InPass>,
     was_full: bool,
+}
+
+/// An offer, and in which pass over the queues its shard made it. It stays in that pass when earlier ones are claimed.
+struct InPass {
+    pass: u32,
+    offered: Offered,
+}
+
+/// The first offer of each queue is of the first pass, the second of the second, and so on.
+fn in_passes(offers: Vec<Offered>) -> impl Iterator<Item = InPass> {
+    let mut passes: SmallVec<[(u32, u32); 4]> = SmallVec::new();
+    offers.into_iter().map(move |offered| {
+        let pass = match passes.iter_mut().find(|(place, _)| *place == offered.place) {
+            Some((_, pass)) => {
+                *pass += 1;
+                *pass
+            }
+            None => {
+                passes.push((offered.place, 0));
+                0
+            }
+        };
+        InPass { pass, offered }
+    })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,7 +224,7 @@ impl GetJobProgress {
             Answer::Nothing => asked.state = State::Nothing,
             Answer::Offers(offers) => {
                 asked.was_full |= offers.len() >= count;
-                asked.offers.extend(offers);
+                asked.offers.extend(in_passes(offers));
                 if asked.state != State::Claiming {
                     asked.state = State::Offered;
                 }
@@ -290,22 +314,10 @@ impl GetJobProgress {
     /// Chooses the next `missing` offers in the order of the pass: the first of each queue in the order of the command, then
     /// the second of each, and so on.
     fn claim(&mut self, missing: usize) -> Vec<(ShardNo, Vec<JobId>)> {
-        let mut order: Vec<(usize, u32, ShardNo, JobId)> = Vec::new();
+        let mut order: Vec<(u32, u32, ShardNo, JobId)> = Vec::new();
         for asked in &self.shards {
-            let mut of_place: SmallVec<[(u32, usize); 4]> = SmallVec::new();
-            for offer in &asked.offers {
-                let pass = match of_place.iter_mut().find(|(place, _)| *place == offer.place) {
-                    Some((_, passes)) => {
-                        *passes += 1;
-                        *passes
-                    }
-                    None => {
-                        of_place.push((offer.place, 0));
-                        0
-                    }
-                };
-                order.push((pass, offer.place, asked.shard, offer.id));
-            }
+            let entry = |offer: &InPass| (offer.pass, offer.offered.place, asked.shard, offer.offered.id);
+            order.extend(asked.offers.iter().map(entry));
         }
         order.sort_unstable_by_key(|&(pass, place, ..)| (pass, place));
         order.truncate(missing);
@@ -323,7 +335,7 @@ impl GetJobProgress {
                 .iter_mut()
                 .find(|asked| asked.shard == *shard)
                 .expect("it was asked");
-            let first = asked.offers.drain(..ids.len()).map(|offer| offer.id);
+            let first = asked.offers.drain(..ids.len()).map(|offer| offer.offered.id);
             assert!(
                 first.eq(ids.iter().copied()),
                 "the order of the pass is the shard's own order"
