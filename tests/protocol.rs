@@ -370,6 +370,12 @@ fn statistics_commands(wire: &mut Wire, server: &Server) {
         "{histogram:?}"
     );
     monitor_shows_requests_and_hides_passwords(wire, server);
+    wire.send("MONITOR");
+    assert_eq!(wire.read_line(), "+OK\r\n");
+    wire.send("QLEN q");
+    // The connection is fed with what it asks itself, and answered too.
+    let lines = [wire.read_line(), wire.read_line()];
+    assert!(lines.contains(&":0\r\n".to_owned()), "{lines:?}");
 }
 
 fn monitor_shows_requests_and_hides_passwords(wire: &mut Wire, server: &Server) {
