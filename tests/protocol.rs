@@ -373,9 +373,8 @@ fn statistics_commands(wire: &mut Wire, server: &Server) {
     wire.send("MONITOR");
     assert_eq!(wire.read_line(), "+OK\r\n");
     wire.send("QLEN q");
-    // The connection is fed with what it asks itself, and answered too.
-    let lines = [wire.read_line(), wire.read_line()];
-    assert!(lines.contains(&":0\r\n".to_owned()), "{lines:?}");
+    // Its own requests are answered beside the lines of the feed.
+    while wire.read_line() != ":0\r\n" {}
 }
 
 fn monitor_shows_requests_and_hides_passwords(wire: &mut Wire, server: &Server) {
