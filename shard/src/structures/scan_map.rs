@@ -81,6 +81,16 @@ impl ScanMap {
         self.len += 1;
     }
 
+    /// Looks at the place of a hash without need, so that it is in the cache when it is needed. Returns something to make use of.
+    pub fn look_at(&self, hash: u64) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        self.lines_of(self.bucket_of(hash as u32))
+            .next()
+            .map_or(0, |line| line.entries().len())
+    }
+
     /// Takes an element out. Panics when it is not in the map under this hash.
     pub fn remove(&mut self, hash: u64, key: u32) {
         assert!(!self.is_empty(), "key {key} is not in the map");
