@@ -30,6 +30,8 @@ pub struct Outcome {
     /// Offers that reached the session and were not claimed, each with its pass.
     offers: BTreeMap<ShardNo, Vec<(usize, Offered)>>,
     count: usize,
+    /// Its present round: what belongs to an earlier one comes too late.
+    round: Option<Ticket>,
     /// It was cancelled; with offers that were not claimed.
     gave_up: Option<bool>,
 }
@@ -262,6 +264,7 @@ impl Witness {
         ) {
             let before = *outcomes.back().expect("a GETJOB goes on that has begun");
             self.outcomes[before].offers.clear();
+            self.outcomes[before].round = Some(ticket);
             self.of_ticket.insert(ticket, before);
             *self.kinds.entry("further rounds").or_default() += 1;
             return;
@@ -275,6 +278,7 @@ impl Witness {
         self.of_ticket.insert(ticket, self.outcomes.len());
         self.outcomes.push(Outcome {
             count,
+            round: Some(ticket),
             ..Outcome::default()
         });
     }
@@ -282,7 +286,7 @@ impl Witness {
     /// What a session learns: offers may be claimed from now on.
     fn learnt(&mut self, from: ShardNo, ticket: Ticket, answer: &Answer) {
         if let Answer::Offers(offers) = answer
-            && self.of_ticket.contains_key(&ticket)
+            && self.outcome(ticket).round == Some(ticket)
         {
             self.learnt
                 .entry(ticket)
