@@ -2,6 +2,8 @@
 //!
 //! `cargo bench --bench micro` measures; `cargo test` runs each once.
 
+#![allow(missing_docs, reason = "criterion's macro makes a public function")]
+
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -138,11 +140,11 @@ fn wire(criterion: &mut Criterion) {
         bencher.iter(|| {
             for _ in 0..64 {
                 let mut encoder = Encoder::new(&mut output, false);
-                encoder.simple(&id);
+                encoder.simple(id);
                 encoder.array(1);
                 encoder.array(3);
                 encoder.bulk(b"queue");
-                encoder.bulk(&id);
+                encoder.bulk(id);
                 encoder.bulk(b"twelve bytes");
                 encoder.integer(1);
             }

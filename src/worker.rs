@@ -290,9 +290,6 @@ impl Worker {
     /// Sends each shard what there is for it. A shard for which something is held back is not asked for more, and the loop
     /// comes back for both soon: so what was held back goes first, lest the rest be slept over.
     fn send_batches(&mut self) {
-        // What was held back goes first: a shard that is asked for nothing here must still have a backlog when the loop
-        // goes to sleep, since only that makes it look again.
-        self.mesh.flush();
         self.mesh.flush();
         for to in (0..self.shards).filter(|&to| to != self.number) {
             if !self.mesh.is_free(to) {

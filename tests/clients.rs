@@ -60,6 +60,9 @@ fn pairs(value: Vec<Value>) -> BTreeMap<String, Value> {
     pairs
 }
 
+/// A job of GETJOB WITHCOUNTERS.
+type Counted = (String, String, Vec<u8>, String, i64, String, i64);
+
 #[test]
 fn a_job_is_added_fetched_and_acknowledged() {
     let server = Server::start("--shards 2");
@@ -123,8 +126,7 @@ fn delays_and_retries_keep_their_time() {
                     start.elapsed()
                 );
                 let fetched = Instant::now();
-                let again: Vec<(String, String, Vec<u8>, String, i64, String, i64)> =
-                    get(&mut connection, &format!("GETJOB WITHCOUNTERS FROM {queue}"));
+                let again: Vec<Counted> = get(&mut connection, &format!("GETJOB WITHCOUNTERS FROM {queue}"));
                 assert_eq!((&again[0].1, again[0].4, again[0].6), (&id, 0, 1));
                 // The lease began a little before the reply of the first GETJOB was here.
                 assert!(

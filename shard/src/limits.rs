@@ -22,7 +22,7 @@ pub const BACKLOG_BYTES: usize = 256 << 10;
 /// Output above which a session starts no further command until its client has read.
 pub const OUTPUT_HIGH_BYTES: usize = 1 << 20;
 /// Bytes of answers that a paged reply (COUNT of GETJOB, QPEEK, scans) may gather before it is sent as it is.
-pub const REPLY_BYTES: usize = 64 << 20;
+pub const REPLY_BYTES: usize = 2 << 20;
 /// Requests of one session that may be unanswered at once.
 pub const SESSION_PENDING: usize = 1024;
 
@@ -45,6 +45,8 @@ pub const IDS_STEP: usize = 512;
 pub const SCAN_STEP: usize = 1024;
 /// Timers, held jobs, woken waiters or evictions handled in one step.
 pub const UPKEEP_STEP: usize = 256;
+/// Parts about a shard (CLIENT LIST, INFO) made in one turn.
+pub const GATHERS_STEP: usize = 8;
 /// Slab chunks given back in one step after FLUSHALL.
 pub const TEARDOWN_STEP: usize = 4;
 

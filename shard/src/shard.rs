@@ -122,7 +122,7 @@ impl Shard {
             gathers: VecDeque::new(),
             later: VecDeque::new(),
             closing: Vec::new(),
-            unpause: Vec::new(),
+            returns: VecDeque::new(),
             pause: None,
             feed: Feed::default(),
             stopping: None,
@@ -224,7 +224,13 @@ impl Shard {
 
     /// When `Input::Tick` is due; `None` when only an input can bring work. Not later than now when work is left.
     pub fn next_deadline(&self) -> Option<Mono> {
-        if !self.core.later.is_empty() || !self.core.feed.lines.is_empty() {
+        let is_busy = !self.core.later.is_empty()
+            || !self.core.feed.lines.is_empty()
+            || !self.core.returns.is_empty()
+            || !self.core.gathers.is_empty()
+            || self.core.mesh.can_unstarve()
+            || self.ended > 0;
+        if is_busy {
             return Some(Mono(0));
         }
         let sessions = self.core.timers.next_wakeup().map(Mono);
@@ -370,6 +376,14 @@ impl Shard {
                 engine.resume();
             });
         }
+        self.core.return_some(now);
+        for _ in 0..limits::GATHERS_STEP {
+            let Some((from, ticket, ask)) = self.core.gathers.pop_front() else {
+                break;
+            };
+            let part = self.gather(now, &ask);
+            self.core.send_part(from, ticket, part);
+        }
         self.flush_feed();
         if self.ended > 0 {
             let sessions = std::mem::take(&mut self.ended);
@@ -446,7 +460,7 @@ impl Shard {
         );
     }
 
-    /// After each input: ends of waiting requests, messages to itself, parts about itself, closing sessions, until none is left.
+    /// After each input: ends of waiting requests, messages to itself, closing sessions, until none is left.
     fn upkeep(&mut self, now: Now) {
         loop {
             self.core.take_home_ends();
@@ -455,9 +469,6 @@ impl Shard {
                 self.answered(now, self.core.shard, ticket, answer, first);
             } else if let Some(message) = self.core.to_self.pop_front() {
                 self.node_message(now, self.core.shard, message);
-            } else if let Some((from, ticket, ask)) = self.core.gathers.pop_front() {
-                let part = self.gather(now, &ask);
-                self.core.send_part(from, ticket, part);
             } else if let Some(session) = self.core.closing.pop() {
                 self.end_session(now, session, true);
             } else {

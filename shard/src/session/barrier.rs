@@ -168,6 +168,7 @@ impl Engine<'_> {
         if replies_before == Replies::SkipNext {
             self.session.client.replies = Replies::On;
         }
+        self.session.last_reply_start = self.session.output.produced_bytes();
         let mut call = Call {
             now: self.now,
             args: &args,
@@ -427,6 +428,7 @@ impl Engine<'_> {
         finish: impl FnOnce(&mut Finish<'_>),
     ) {
         let kept = suppressed.then(|| std::mem::replace(&mut self.session.output, Output::new()));
+        self.session.last_reply_start = self.session.output.produced_bytes();
         finish(&mut Finish {
             now: self.now,
             args,

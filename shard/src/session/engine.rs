@@ -3,6 +3,8 @@
 //! What may start when is `sessions.md`, "Order within a connection": a plan *overlaps* when it has one home shard and can neither
 //! block nor go on in steps; it starts while earlier overlapping ones are unanswered. Every other plan is a barrier (`barrier`).
 
+use std::collections::VecDeque;
+
 use crate::clock::Now;
 use crate::commands::{Flags, GetJob, Plan, Request, table};
 use crate::core::Core;
@@ -13,6 +15,9 @@ use crate::node::Change;
 use crate::session::{Ending, Hold, Pending, Session, reply};
 use crate::slot::{ShardNo, Slot};
 use crate::wire::{Args, RequestLimits};
+
+/// Room for unanswered requests that a session keeps when it has none.
+const KEPT_PENDING: usize = 64;
 
 /// One session at work, with the rest of its shard.
 pub(crate) struct Engine<'a> {
@@ -30,6 +35,11 @@ enum Started {
 impl Engine<'_> {
     /// Goes on with what the session holds, then with `input`, as far as its order allows.
     pub fn run(&mut self, mut input: &[u8]) {
+        if self.session.held.is_some() && !input.is_empty() {
+            // What it waits for will run it again.
+            self.session.parser.stash(input);
+            return self.end_step();
+        }
         let mut parser = std::mem::take(&mut self.session.parser);
         self.session.held = None;
         loop {
@@ -78,8 +88,10 @@ impl Engine<'_> {
 
     /// Why nothing may start now, whatever it is.
     pub(super) fn must_hold(&self) -> Option<Hold> {
-        if self.session.progress.is_some() || !self.session.has_room() {
+        if self.session.progress.is_some() {
             Some(Hold::Order)
+        } else if !self.session.has_room() {
+            Some(Hold::Room)
         } else if self.session.unsent_bytes() >= limits::OUTPUT_HIGH_BYTES {
             Some(Hold::Output)
         } else {
@@ -87,11 +99,8 @@ impl Engine<'_> {
         }
     }
 
-    pub(super) fn hold(&mut self, hold: Hold) {
+    fn hold(&mut self, hold: Hold) {
         self.session.held = Some(hold);
-        if hold == Hold::Paused {
-            self.core.wait_for_unpause(self.session.id);
-        }
     }
 
     fn start(&mut self, args: Args<'_>) -> Started {
@@ -249,12 +258,19 @@ impl Engine<'_> {
                 reply::write_answer(session, &answer, counters, node)
             });
         }
+        if self.session.pending.is_empty() && self.session.pending.capacity() > KEPT_PENDING {
+            self.session.pending = VecDeque::new();
+        }
     }
 
     /// After an answer: the input that waited for its turn may go on.
     pub(super) fn go_on(&mut self) {
-        let order = self.session.held == Some(Hold::Order) && self.session.progress.is_none();
-        if order && (self.session.is_idle() || self.session.has_room()) {
+        let goes_on = match self.session.held {
+            Some(Hold::Order) => self.session.is_idle(),
+            Some(Hold::Room) => self.session.has_room(),
+            _ => false,
+        };
+        if goes_on {
             self.core.run_later(self.session);
         }
         self.end_step();

@@ -137,6 +137,11 @@ impl GetJobProgress {
         self.shards.iter().any(|asked| asked.state == State::Waiting)
     }
 
+    /// Bytes of the jobs that were handed out so far.
+    pub fn held_bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Whether it had to wait for jobs.
     pub fn was_blocked(&self) -> bool {
         self.was_blocked
@@ -224,7 +229,8 @@ impl GetJobProgress {
             Answer::Nothing => asked.state = State::Nothing,
             Answer::Offers(offers) => {
                 asked.was_full |= offers.len() >= count;
-                asked.offers.extend(in_passes(offers));
+                // A shard offers anew only when nothing is left of what it offered before.
+                asked.offers = in_passes(offers).collect();
                 if asked.state != State::Claiming {
                     asked.state = State::Offered;
                 }

@@ -185,7 +185,11 @@ pub(super) fn delivered_bytes(job: &Delivered) -> usize {
 pub(super) fn peek_rest(ask: &Peek, got: usize, next: Option<QueuePosition>) -> Option<Peek> {
     let wanted = ask.count.unsigned_abs() as usize;
     let after = next?;
+    let left = ask
+        .count
+        .saturating_sub(ask.count.signum().saturating_mul(got as i64));
     (got < wanted).then(|| Peek {
+        count: left,
         after: Some(after),
         ..ask.clone()
     })
@@ -203,6 +207,21 @@ impl Progress {
     /// Whether its end depends on others: a blocked GETJOB.
     pub fn is_blocked(&self) -> bool {
         matches!(&self.kind, Kind::GetJob(getjob) if getjob.is_waiting())
+    }
+
+    /// Bytes of jobs and other elements that it has gathered.
+    pub fn held_bytes(&self) -> usize {
+        match &self.kind {
+            Kind::GetJob(getjob) => getjob.held_bytes(),
+            Kind::Peek { bytes, .. } => *bytes,
+            Kind::Scan(scan) => scan.bytes,
+            _ => 0,
+        }
+    }
+
+    /// Whether it waits for a change of the node.
+    pub fn is_change(&self) -> bool {
+        matches!(self.kind, Kind::Change { .. })
     }
 
     /// Whether its end may never come once the node stops: SHUTDOWN itself, DEBUG SLEEP.

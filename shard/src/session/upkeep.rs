@@ -16,6 +16,7 @@ impl Engine<'_> {
     pub fn sent(&mut self, bytes: usize) {
         self.session.deliveries.sent(bytes as u64);
         self.session.sent_bytes += bytes as u64;
+        self.session.client.active_at = self.now.mono();
         if self.session.held == Some(Hold::Output) && self.session.unsent_bytes() < limits::OUTPUT_HIGH_BYTES
         {
             self.core.run_later(self.session);
@@ -26,6 +27,7 @@ impl Engine<'_> {
     /// MONITOR: lines of the feed.
     pub fn show_feed(&mut self, lines: &[Bytes], dropped: u64) {
         for line in lines {
+            self.session.last_reply_start = self.session.output.produced_bytes();
             self.session.encoder().simple(line);
         }
         if dropped > 0 {
@@ -119,7 +121,8 @@ impl Engine<'_> {
         let half_closed = matches!(self.session.ending, Some(Ending::HalfClosed));
         let served = self.session.is_idle() && !(half_closed && self.session.held.is_some());
         let ends = self.session.ending.is_some() && served && self.session.all_sent();
-        let in_vain = half_closed && self.session.is_blocked();
+        let ends_soon = matches!(self.session.ending, Some(Ending::HalfClosed | Ending::Quiet));
+        let in_vain = ends_soon && self.session.is_blocked() && self.session.all_sent();
         if ends || in_vain {
             self.core.close_later(self.session.id);
         }
@@ -133,7 +136,7 @@ impl Engine<'_> {
 
     /// `client-output-buffer-limit`: closes the connection at the hard limit, or when the soft one is exceeded for too long.
     fn check_output(&mut self) {
-        let unread = self.session.unsent_bytes() as u64;
+        let unread = self.session.unsent_before_last_reply();
         let limit = &self.core.settings.output_limit;
         let over = |limit_bytes: u64| limit_bytes > 0 && unread > limit_bytes;
         if over(limit.hard_bytes) {
@@ -169,8 +172,13 @@ impl Engine<'_> {
 
     pub(super) fn settle_memory(&mut self) {
         let session = &mut *self.session;
-        let bytes =
-            (session.parser.held_bytes() + session.unsent_bytes() + session.deliveries.held_bytes()) as u64;
+        let bytes = (session.parser.held_bytes()
+            + session.unsent_bytes()
+            + session.deliveries.held_bytes()
+            + session
+                .progress
+                .as_ref()
+                .map_or(0, |progress| progress.held_bytes())) as u64;
         let charged = std::mem::replace(&mut session.charged_bytes, bytes);
         if bytes > charged {
             self.core.memory_charge(bytes - charged);
@@ -212,6 +220,7 @@ impl Engine<'_> {
 
     pub(super) fn write(&mut self, suppressed: bool, write: impl FnOnce(&mut Session, &crate::wire::Blob)) {
         if !suppressed {
+            self.session.last_reply_start = self.session.output.produced_bytes();
             write(self.session, &self.core.node_text);
         }
     }
