@@ -370,6 +370,11 @@ fn statistics_commands(wire: &mut Wire, server: &Server) {
         "{histogram:?}"
     );
     monitor_shows_requests_and_hides_passwords(wire, server);
+    wire.send("MONITOR");
+    assert_eq!(wire.read_line(), "+OK\r\n");
+    wire.send("QLEN nothing-queued");
+    // Its own requests are answered beside the lines of the feed.
+    while wire.read_line() != ":0\r\n" {}
 }
 
 fn monitor_shows_requests_and_hides_passwords(wire: &mut Wire, server: &Server) {

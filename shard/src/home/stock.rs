@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 
+use super::chance::Random;
 use super::job::{Job, Jobs};
 use super::queue::{Queue, Queues};
 use super::waiter::{Offer, Seats};
@@ -72,6 +73,16 @@ impl Stock {
             queued: 0,
             bytes: 0,
         }
+    }
+
+    /// Jobs with this chance in their IDs are likely to come: brings their places in the map into the cache, all at once.
+    pub fn foresee(&self, map: usize, coming: &[Random]) {
+        let jobs = &self.slots[map].jobs;
+        let looked_at: usize = coming
+            .iter()
+            .map(|random| jobs.look_at(JobId::scan_hash_of(random)))
+            .sum();
+        std::hint::black_box(looked_at);
     }
 
     /// A step of the teardown; true when nothing is left.

@@ -4,13 +4,12 @@ use crate::core::SessionTimer;
 use crate::error::CommandError;
 use crate::input::Effect;
 use crate::limits;
-use crate::message::{Answer, Handed, Ticket};
+use crate::message::{Answer, Handed};
 use crate::session::engine::Engine;
 use crate::session::progress::Kind;
 use crate::session::{Ending, Hold, Replies, Session};
 use crate::slot::ShardNo;
 use bytes::Bytes;
-use smallvec::SmallVec;
 
 impl Engine<'_> {
     /// The kernel took output.
@@ -43,17 +42,17 @@ impl Engine<'_> {
         self.end_step();
     }
 
-    /// The node stops: what is under way is still answered, nothing is started, blocked commands end.
+    /// The node stops: what is under way is still answered, nothing is started, blocked commands end without a reply.
     pub fn stop(&mut self) {
         self.session.ending = Some(Ending::Quiet);
-        if self.session.is_blocked()
-            || self
-                .session
-                .progress
-                .as_ref()
-                .is_some_and(|progress| progress.waits_for_the_node())
-        {
-            self.core.close_later(self.session.id);
+        let waits = self
+            .session
+            .progress
+            .as_ref()
+            .is_some_and(|progress| progress.waits_for_the_node());
+        if waits || self.session.is_blocked() {
+            let back = self.abandon();
+            self.core.give_back(self.now, back);
         }
         self.end_step();
     }
@@ -62,32 +61,13 @@ impl Engine<'_> {
     /// go back.
     pub fn disconnect(&mut self) {
         let mut back: Vec<Handed> = self.session.deliveries.undelivered().collect();
-        if let Some(timer) = self.session.timer.take() {
-            self.core.timers.cancel(timer);
-        }
         for timer in [self.session.idle_timer.take(), self.session.output_timer.take()]
             .into_iter()
             .flatten()
         {
             self.core.timers.cancel(timer);
         }
-        if let Some(progress) = self.session.progress.take()
-            && let Kind::GetJob(getjob) = &progress.kind
-        {
-            back.extend(getjob.handed_out().map(|job| job.handed));
-            let ticket = Ticket {
-                shard: self.core.shard,
-                session: self.session.id,
-                request: progress.request,
-            };
-            let unsent: SmallVec<[ShardNo; 4]> = progress.unsent.iter().map(|(shard, _)| *shard).collect();
-            let kept: Vec<ShardNo> = getjob
-                .kept()
-                .into_iter()
-                .filter(|shard| !unsent.contains(shard))
-                .collect();
-            self.cancel(ticket, &kept);
-        }
+        back.extend(self.abandon());
         let pending = std::mem::take(&mut self.session.pending);
         for (place, pending) in pending.into_iter().enumerate() {
             match pending.answer {
@@ -102,6 +82,29 @@ impl Engine<'_> {
         }
         self.core.give_back(self.now, back);
         self.core.memory_release(self.session.charged_bytes);
+    }
+
+    /// Ends the command under way without a reply: home shards forget its waiters. The jobs that it was handed already.
+    fn abandon(&mut self) -> Vec<Handed> {
+        if let Some(timer) = self.session.timer.take() {
+            self.core.timers.cancel(timer);
+        }
+        let Some(progress) = self.session.progress.take() else {
+            return Vec::new();
+        };
+        self.session.first_pending = progress.request.wrapping_add(1);
+        let Kind::GetJob(getjob) = &progress.kind else {
+            return Vec::new();
+        };
+        let ticket = self.session.ticket(progress.request);
+        let is_unsent = |shard: &ShardNo| progress.unsent.iter().any(|(unsent, _)| unsent == shard);
+        let kept: Vec<ShardNo> = getjob
+            .kept()
+            .into_iter()
+            .filter(|shard| !is_unsent(shard))
+            .collect();
+        self.cancel(ticket, &kept);
+        getjob.handed_out().map(|job| job.handed).collect()
     }
 
     /// The same upkeep after each step: a closing error, the output, the memory, the reading of the socket.

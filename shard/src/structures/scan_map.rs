@@ -7,7 +7,9 @@
 //!
 //! A bucket is a cache line of entries, a key and the half of its hash that places it, so splits and merges read
 //! lines only: to follow a key to its element is a cache miss each. More than seven entries go on in *overflow*
-//! lines behind the first, all of them full, so that an insert into the most crowded bucket is as quick as any.
+//! lines behind the first, all of them full, so that an insert into the most crowded bucket is as quick as any. The
+//! last overflow line moves into the place of one that is given up, so their store shrinks with the map, and a map
+//! that becomes empty has little left to free.
 //!
 //! The scan goes by *rank*, the hash with its bits reversed. All elements of a bucket share the low bits of their
 //! hash, hence the high bits of their rank: a bucket is an interval of ranks, a split halves it, a merge joins two
@@ -20,8 +22,11 @@
 
 mod lines;
 
+use smallvec::SmallVec;
+
 use super::NONE;
-use lines::{Entry, Line, Lines, linked};
+use super::list::some;
+use lines::{Entry, Full, Head, Lines};
 
 /// Bits at the low end of a position that are zero when a scan returns it: a cursor need not store them.
 pub const POSITION_SPARE_BITS: u32 = 64 - DEPTH_MAX;
@@ -40,11 +45,9 @@ const MERGE_LOAD: u64 = 18;
 #[derive(Debug)]
 pub struct ScanMap {
     /// The first line of each bucket.
-    heads: Lines,
-    /// The other lines of buckets, and unused ones.
-    overflow: Lines,
-    /// The first of the unused overflow lines, which are linked. They are given back when the map is empty.
-    first_unused: u32,
+    heads: Lines<Head>,
+    /// The other lines of all buckets.
+    overflow: Lines<Full>,
     buckets: u32,
     len: u32,
 }
@@ -55,7 +58,6 @@ impl ScanMap {
         ScanMap {
             heads: Lines::new(),
             overflow: Lines::new(),
-            first_unused: NONE,
             buckets: 0,
             len: 0,
         }
@@ -81,11 +83,21 @@ impl ScanMap {
         self.len += 1;
     }
 
+    /// Looks at the place of a hash without need, so that it is in the cache when it is needed. Returns something to make use of.
+    pub fn look_at(&self, hash: u64) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        self.lines_of(self.bucket_of(hash as u32))
+            .next()
+            .map_or(0, |line| line.entries().len())
+    }
+
     /// Takes an element out. Panics when it is not in the map under this hash.
     pub fn remove(&mut self, hash: u64, key: u32) {
-        assert!(!self.is_empty(), "key {key} is not in the map");
         let hash = hash as u32;
-        self.take(self.bucket_of(hash), Entry { hash, key });
+        let found = !self.is_empty() && self.take(self.bucket_of(hash), Entry { hash, key });
+        assert!(found, "key {key} is not in the map");
         self.len -= 1;
         if self.len == 0 {
             *self = ScanMap::new();
@@ -101,14 +113,10 @@ impl ScanMap {
             return None;
         }
         let hash = hash as u32;
-        for line in self.lines_of(self.bucket_of(hash)) {
-            for entry in line.entries() {
-                if entry.hash == hash && is_sought(entry.key) {
-                    return Some(entry.key);
-                }
-            }
-        }
-        None
+        self.lines_of(self.bucket_of(hash))
+            .flatten()
+            .find(|entry| entry.hash == hash && is_sought(entry.key))
+            .map(|entry| entry.key)
     }
 
     /// Visits the elements of one bucket, the one whose interval holds `position`, from that rank on, in no order.
@@ -121,7 +129,7 @@ impl ScanMap {
         let first_rank = (position >> 32) as u32;
         let bucket = self.bucket_of(first_rank.reverse_bits());
         self.lines_of(bucket)
-            .flat_map(Line::entries)
+            .flatten()
             .filter(|entry| entry.hash.reverse_bits() >= first_rank)
             .for_each(|entry| visit(entry.key));
         let depth = self.depth_of(bucket);
@@ -174,82 +182,104 @@ impl ScanMap {
             "a map has at most 2^{DEPTH_MAX} buckets"
         );
         let added = self.buckets;
-        self.heads.push(Line::before(NONE));
+        let entries = match added {
+            0 => Entries::new(),
+            _ => self.take_all(parent_of(added)),
+        };
+        self.heads.push(Head::EMPTY);
         self.buckets += 1;
-        if added > 0 {
-            let parent = &mut self.heads[parent_of(added)];
-            let line = std::mem::replace(parent, Line::before(NONE));
-            self.distribute(line);
+        for entry in entries {
+            self.push(self.bucket_of(entry.hash), entry);
         }
     }
 
     /// Takes the last bucket away and moves its elements to the one it was split from.
     fn merge(&mut self) {
-        let line = self.heads.pop().expect("there are buckets");
+        let last = self.buckets - 1;
+        let entries = self.take_all(last);
+        self.heads.pop();
         self.buckets -= 1;
-        self.distribute(line);
-    }
-
-    /// Puts what is in a line, and in those behind it, where it belongs by now.
-    fn distribute(&mut self, mut line: Line) {
-        loop {
-            for &entry in line.entries() {
-                self.push(self.bucket_of(entry.hash), entry);
-            }
-            let Some(more) = linked(line.more) else { return };
-            line = self.give_up(more);
+        for entry in entries {
+            self.push(parent_of(last), entry);
         }
     }
 
     /// Adds an entry to the first line of a bucket. What fills it moves behind.
     fn push(&mut self, bucket: u32, entry: Entry) {
         let head = &mut self.heads[bucket];
-        if head.is_full() {
-            let full = *head;
-            let more = self.keep(full);
-            self.heads[bucket] = Line::before(more);
-        }
-        self.heads[bucket].push(entry);
-    }
-
-    /// Takes an entry out of a bucket, whose last one fills the gap.
-    fn take(&mut self, bucket: u32, entry: Entry) {
-        let last = self.heads[bucket].entries().last().copied();
-        let mut line = &mut self.heads[bucket];
-        loop {
-            let more = linked(line.more);
-            if let Some(gap) = line.entries_mut().iter_mut().find(|other| **other == entry) {
-                *gap = last.expect("the first line of a bucket is the last to be empty");
-                break;
+        if let Some(entries) = head.all_if_full() {
+            let (number, more) = (self.overflow.len(), head.more);
+            *head = Head::EMPTY;
+            head.more = number;
+            head.push(entry);
+            if let Some(more) = some(more) {
+                self.overflow[more].back = number;
             }
-            let Some(more) = more else {
-                panic!("key {} is not in the map", entry.key);
-            };
-            line = &mut self.overflow[more];
+            self.overflow.push(Full {
+                entries,
+                back: NONE,
+                more,
+            });
+        } else {
+            head.push(entry);
         }
+    }
+
+    /// Takes the last entry of a bucket's first line out.
+    fn pop(&mut self, bucket: u32) -> Option<Entry> {
         let head = &mut self.heads[bucket];
-        head.pop();
-        if let Some(more) = linked(head.more).filter(|_| head.is_empty()) {
-            self.heads[bucket] = self.give_up(more);
+        let last = head.pop()?;
+        if let Some(more) = some(head.more).filter(|_| head.entries().is_empty()) {
+            let full = self.overflow[more];
+            *head = Head::full(full.entries, full.more);
+            if let Some(next) = some(full.more) {
+                self.overflow[next].back = NONE;
+            }
+            self.give_up(more);
         }
+        Some(last)
     }
 
-    /// Stores an overflow line and returns its number.
-    fn keep(&mut self, line: Line) -> u32 {
-        if let Some(unused) = linked(self.first_unused) {
-            self.first_unused = self.overflow[unused].more;
-            self.overflow[unused] = line;
-            return unused;
+    /// Takes an entry out of a bucket, whose first line gives its last one for the gap. False when it is not there.
+    fn take(&mut self, bucket: u32, entry: Entry) -> bool {
+        let head = &mut self.heads[bucket];
+        let Some(&last) = head.entries().last() else {
+            return false;
+        };
+        let mut more = head.more;
+        let mut found = replace(head.entries_mut(), entry, last);
+        while !found {
+            let Some(number) = some(more) else { return false };
+            let line = &mut self.overflow[number];
+            more = line.more;
+            found = replace(&mut line.entries, entry, last);
         }
-        self.overflow.push(line);
-        self.overflow.len() - 1
+        self.pop(bucket);
+        true
     }
 
-    /// Takes an overflow line out.
-    fn give_up(&mut self, number: u32) -> Line {
-        let unused = Line::before(self.first_unused);
-        self.first_unused = number;
-        std::mem::replace(&mut self.overflow[number], unused)
+    /// Takes all entries out of a bucket.
+    fn take_all(&mut self, bucket: u32) -> Entries {
+        std::iter::from_fn(|| self.pop(bucket)).collect()
+    }
+
+    /// Frees an overflow line that nothing links to any more, and moves the last one there.
+    fn give_up(&mut self, number: u32) {
+        let last = self.overflow.pop().expect("there is the one to free");
+        if number == self.overflow.len() {
+            return;
+        }
+        match some(last.back) {
+            Some(back) => self.overflow[back].more = number,
+            None => {
+                let bucket = self.bucket_of(last.entries[0].hash);
+                self.heads[bucket].more = number;
+            }
+        }
+        if let Some(more) = some(last.more) {
+            self.overflow[more].back = number;
+        }
+        self.overflow[number] = last;
     }
 
     fn bucket_of(&self, hash: u32) -> u32 {
@@ -270,10 +300,12 @@ impl ScanMap {
         if sibling < self.buckets { depth } else { depth - 1 }
     }
 
-    fn lines_of(&self, bucket: u32) -> impl Iterator<Item = &Line> {
-        std::iter::successors(Some(&self.heads[bucket]), |line| {
-            Some(&self.overflow[linked(line.more)?])
-        })
+    /// The entries of a bucket, line by line.
+    fn lines_of(&self, bucket: u32) -> impl Iterator<Item = &[Entry]> {
+        let head = &self.heads[bucket];
+        let behind = |more: u32| Some(&self.overflow[some(more)?]);
+        let overflow = std::iter::successors(behind(head.more), move |line| behind(line.more));
+        std::iter::once(head.entries()).chain(overflow.map(|line| &line.entries[..]))
     }
 }
 
@@ -281,6 +313,15 @@ impl Default for ScanMap {
     fn default() -> Self {
         ScanMap::new()
     }
+}
+
+/// The entries of one bucket; most fill a line or two.
+type Entries = SmallVec<[Entry; 2 * lines::LINE_ENTRIES]>;
+
+/// Puts another entry in the place of one; false when that is not there.
+fn replace(entries: &mut [Entry], sought: Entry, other: Entry) -> bool {
+    let place = entries.iter_mut().find(|entry| **entry == sought);
+    place.map(|place| *place = other).is_some()
 }
 
 /// The bucket that is split to fill this one.

@@ -14,7 +14,10 @@ const CHUNK_BITS: u32 = 7;
 /// What a line has room for: two words of a cache line are left for its length and its link.
 pub const LINE_ENTRIES: usize = 7;
 
-const _: () = assert!(size_of::<Line>() == 64, "a line is a cache line");
+const _: () = assert!(
+    size_of::<Head>() == 64 && size_of::<Full>() == 64,
+    "a line is a cache line"
+);
 
 /// An element, as far as the map knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,24 +27,38 @@ pub struct Entry {
     pub key: u32,
 }
 
-/// Up to seven entries, and the link to more of the same bucket.
+/// The first line of a bucket: up to seven entries.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-pub struct Line {
+pub struct Head {
     entries: [Entry; LINE_ENTRIES],
     len: u32,
-    /// The next line of the bucket, or of the unused ones.
+    /// Number of the overflow line behind it.
     pub more: u32,
 }
 
-impl Line {
-    /// A line without entries in front of another.
-    pub const fn before(more: u32) -> Self {
-        Line {
-            entries: [Entry { hash: 0, key: 0 }; LINE_ENTRIES],
-            len: 0,
-            more,
-        }
+/// An overflow line: seven entries.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+pub struct Full {
+    pub entries: [Entry; LINE_ENTRIES],
+    /// Number of the overflow line before it; `NONE` when that is the head of the bucket.
+    pub back: u32,
+    /// Number of the overflow line behind it.
+    pub more: u32,
+}
+
+impl Head {
+    /// A line without entries and with nothing behind it.
+    pub const EMPTY: Self = Head {
+        entries: [Entry { hash: 0, key: 0 }; LINE_ENTRIES],
+        len: 0,
+        more: NONE,
+    };
+
+    pub const fn full(entries: [Entry; LINE_ENTRIES], more: u32) -> Self {
+        let len = LINE_ENTRIES as u32;
+        Head { entries, len, more }
     }
 
     pub fn entries(&self) -> &[Entry] {
@@ -52,12 +69,9 @@ impl Line {
         &mut self.entries[..self.len as usize]
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    pub fn is_full(&self) -> bool {
-        self.len as usize == LINE_ENTRIES
+    /// Its entries, when it has no room for another.
+    pub fn all_if_full(&self) -> Option<[Entry; LINE_ENTRIES]> {
+        (self.len as usize == LINE_ENTRIES).then_some(self.entries)
     }
 
     /// Adds an entry to a line that is not full.
@@ -76,9 +90,9 @@ impl Line {
 
 /// Lines by number, from 0 on. All chunks but the last are full, none is empty.
 #[derive(Debug)]
-pub struct Lines(Vec<Vec<Line>>);
+pub struct Lines<T>(Vec<Vec<T>>);
 
-impl Lines {
+impl<T> Lines<T> {
     /// None, and no allocation.
     pub const fn new() -> Self {
         Lines(Vec::new())
@@ -92,7 +106,7 @@ impl Lines {
         }
     }
 
-    pub fn push(&mut self, line: Line) {
+    pub fn push(&mut self, line: T) {
         match self.0.last_mut() {
             Some(last) if last.len() < CHUNK_LINES => last.push(line),
             Some(_) => self.0.push(chunk(CHUNK_LINES, line)),
@@ -104,7 +118,7 @@ impl Lines {
     }
 
     /// Takes the last line away.
-    pub fn pop(&mut self) -> Option<Line> {
+    pub fn pop(&mut self) -> Option<T> {
         let last = self.0.last_mut()?;
         let line = last.pop().expect("no chunk is empty");
         if last.is_empty() {
@@ -124,31 +138,26 @@ impl Lines {
     #[cfg(test)]
     pub fn bytes(&self) -> usize {
         let lines: usize = self.0.iter().map(Vec::capacity).sum();
-        lines * size_of::<Line>() + self.0.capacity() * size_of::<Vec<Line>>()
+        lines * size_of::<T>() + self.0.capacity() * size_of::<Vec<T>>()
     }
 }
 
-impl Index<u32> for Lines {
-    type Output = Line;
+impl<T> Index<u32> for Lines<T> {
+    type Output = T;
 
-    fn index(&self, number: u32) -> &Line {
+    fn index(&self, number: u32) -> &T {
         &self.0[(number >> CHUNK_BITS) as usize][number as usize % CHUNK_LINES]
     }
 }
 
-impl IndexMut<u32> for Lines {
-    fn index_mut(&mut self, number: u32) -> &mut Line {
+impl<T> IndexMut<u32> for Lines<T> {
+    fn index_mut(&mut self, number: u32) -> &mut T {
         &mut self.0[(number >> CHUNK_BITS) as usize][number as usize % CHUNK_LINES]
     }
 }
 
-fn chunk(room: usize, first: Line) -> Vec<Line> {
+fn chunk<T>(room: usize, first: T) -> Vec<T> {
     let mut chunk = Vec::with_capacity(room);
     chunk.push(first);
     chunk
-}
-
-/// Where a link leads, if anywhere.
-pub fn linked(more: u32) -> Option<u32> {
-    (more != NONE).then_some(more)
 }
