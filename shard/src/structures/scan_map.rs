@@ -88,9 +88,7 @@ impl ScanMap {
         if self.is_empty() {
             return 0;
         }
-        self.lines_of(self.bucket_of(hash as u32))
-            .next()
-            .map_or(0, |line| line.entries().len())
+        self.heads[self.bucket_of(hash as u32)].entries().len()
     }
 
     /// Takes an element out. Panics when it is not in the map under this hash.
