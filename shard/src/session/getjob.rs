@@ -374,3 +374,90 @@ impl GetJobProgress {
         self.take(jobs);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::NodeId;
+    use crate::message::Handed;
+
+    fn queue_on(shard: ShardNo) -> Blob {
+        let names = (0..).map(|number| Blob::from(format!("q{number}").as_str()));
+        names
+            .into_iter()
+            .find(|name| Slot::of_queue(name).home(2) == shard)
+            .expect("names are many")
+    }
+
+    fn id(number: u8) -> JobId {
+        JobId::new(
+            NodeId::from_bytes([1; 20]),
+            Slot::from_number(1),
+            [number; 18],
+            60,
+            true,
+        )
+    }
+
+    fn offers(place: u32, numbers: &[u8]) -> Answer {
+        Answer::Offers(
+            numbers
+                .iter()
+                .map(|&number| Offered {
+                    place,
+                    id: id(number),
+                })
+                .collect(),
+        )
+    }
+
+    fn delivered(place: u32, number: u8) -> Delivered {
+        Delivered {
+            place,
+            queue: Blob::EMPTY,
+            handed: Handed {
+                id: id(number),
+                delivery: 1,
+            },
+            body: Blob::EMPTY,
+            nacks: 0,
+            additional_deliveries: 0,
+        }
+    }
+
+    fn claims(step: Step) -> Vec<(ShardNo, Vec<JobId>)> {
+        match step {
+            Step::Claim(claims) => claims,
+            _ => panic!("a claim was due"),
+        }
+    }
+
+    #[test]
+    fn what_a_shard_offers_anew_replaces_what_it_offered_before() {
+        let ask = GetJob {
+            queues: [queue_on(1), queue_on(0)].into_iter().collect(),
+            count: 3,
+            timeout_ms: 0,
+            nohang: false,
+            with_counters: false,
+        };
+        let mut getjob = GetJobProgress::new(ask, 2);
+        getjob.begin_round();
+        assert!(matches!(getjob.absorb(1, offers(0, &[10, 11, 12])), Step::Wait));
+        let first = claims(getjob.absorb(0, offers(1, &[20, 21])));
+        assert_eq!(first, [(1, vec![id(10), id(11)]), (0, vec![id(20)])]);
+        // All that shard 1 had offered is gone meanwhile; it refuses the claim and offers other jobs.
+        assert!(matches!(getjob.absorb(1, Answer::Jobs(Vec::new())), Step::Wait));
+        assert!(matches!(getjob.absorb(1, offers(0, &[30, 31, 32])), Step::Wait));
+        let second = claims(getjob.absorb(0, Answer::Jobs(vec![delivered(1, 20)])));
+        assert_eq!(
+            second,
+            [(1, vec![id(30), id(31)])],
+            "an offer stays in the pass it was made in"
+        );
+        let last = getjob.absorb(1, Answer::Jobs(vec![delivered(0, 30), delivered(0, 31)]));
+        assert!(matches!(last, Step::Reply(_)));
+        let ids: Vec<JobId> = getjob.into_jobs().iter().map(|job| job.handed.id).collect();
+        assert_eq!(ids, [id(20), id(30), id(31)]);
+    }
+}

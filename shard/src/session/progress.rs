@@ -229,3 +229,47 @@ impl Progress {
         matches!(self.kind, Kind::Change { .. } | Kind::Sleep)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::NodeId;
+    use crate::slot::Slot;
+    use crate::wire::Blob;
+
+    fn rest(count: i64, got: usize) -> Option<i64> {
+        let id = JobId::new(
+            NodeId::from_bytes([1; 20]),
+            Slot::from_number(1),
+            [1; 18],
+            60,
+            true,
+        );
+        let ask = Peek {
+            queue: Blob::copy_from(b"q"),
+            count,
+            after: None,
+        };
+        peek_rest(&ask, got, Some(QueuePosition { ctime: 1, id })).map(|rest| rest.count)
+    }
+
+    #[test]
+    fn a_further_step_of_qpeek_asks_for_what_is_missing() {
+        assert_eq!(rest(600, 512), Some(88));
+        assert_eq!(rest(-600, 512), Some(-88));
+        assert_eq!(rest(512, 512), None);
+        assert_eq!(rest(i64::MIN, 512), Some(i64::MIN + 512));
+        assert_eq!(
+            peek_rest(
+                &Peek {
+                    queue: Blob::EMPTY,
+                    count: 600,
+                    after: None
+                },
+                3,
+                None
+            ),
+            None
+        );
+    }
+}
