@@ -370,6 +370,27 @@ fn monitors_see_all_shards_and_no_passwords() {
 }
 
 #[test]
+fn a_reset_of_the_last_monitor_ends_the_feed() {
+    let mut node = node();
+    let (monitor, other) = (node.connect(), node.connect());
+    assert_eq!(node.ask(monitor, "MONITOR"), "+OK\r\n");
+    node.ask(other, "PING");
+    assert_eq!(node.feed_messages, 1, "the clients are on two shards");
+    assert!(node.received(monitor).contains("PING"));
+    assert!(node.ask(monitor, "RESET").contains("+RESET\r\n"));
+    node.feed_messages = 0;
+    node.ask(other, "PING");
+    node.ask(other, "PING");
+    assert_eq!((node.feed_messages, node.received(monitor)), (0, String::new()));
+    assert_eq!(node.ask(monitor, "MONITOR"), "+OK\r\n");
+    node.ask(other, "PING");
+    assert!(
+        node.received(monitor).contains("PING"),
+        "the feed can be had again"
+    );
+}
+
+#[test]
 fn slow_commands_are_kept() {
     let mut node = TestNode::new(
         2,

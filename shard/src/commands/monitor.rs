@@ -34,22 +34,6 @@ pub fn plan(core: &Core, session: &Session, _: &Args<'_>) -> Result<Plan, Comman
     })
 }
 
-/// What the other shards are to be told when this session stops to be a monitor: something only if it is the last one here.
-pub fn change_without(core: &Core, session: &Session) -> Option<Change> {
-    let is_last = session.client.monitor && core.feed.monitors == [session.id];
-    is_last.then_some(Change::Monitor {
-        shard: core.shard,
-        on: false,
-    })
-}
-
-/// The session is no monitor any more.
-pub fn leave(core: &mut Core, session: &mut Session) {
-    if std::mem::take(&mut session.client.monitor) {
-        core.feed.monitors.retain(|id| *id != session.id);
-    }
-}
-
 /// The line about a command, as it stands in the feed: without the leading `+` and the line's end.
 ///
 /// `client` already has the command as its last one.
