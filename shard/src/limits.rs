@@ -48,6 +48,17 @@ pub const UPKEEP_STEP: usize = 256;
 /// Slab chunks given back in one step after FLUSHALL.
 pub const TEARDOWN_STEP: usize = 4;
 
+/// Queues of one GETJOB. Each pass over them, and each waiter's seats, cost their number; no consumer reads more.
+pub const GETJOB_QUEUES: usize = 1024;
+/// Bytes of a name pattern. Matching costs at most pattern times name, and no name is longer than this.
+pub const PATTERN_BYTES: usize = 256;
+/// Patterns of one CONFIG GET: each is tried on every setting, in one turn of the shard.
+pub const PATTERNS: usize = 64;
+/// IDs of one CLIENT LIST: they are copied to every shard.
+pub const CLIENT_IDS: usize = 1024;
+/// Names of one COMMAND INFO, COMMAND DOCS, LATENCY HISTOGRAM or LATENCY RESET: a short name asks for a long answer.
+pub const NAMES: usize = 1024;
+
 /// Longest time that a client may ask for (TTL, RETRY, DELAY): 100 years. 32 bits of seconds hold it.
 pub const MAX_SECONDS: u64 = 100 * 365 * 24 * 3600;
 /// Longest timeout of a blocking command, in milliseconds; longer ones are out of range.
