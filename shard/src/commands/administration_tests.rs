@@ -68,6 +68,10 @@ fn small_commands() {
             "-ERR unknown subcommand 'FOO'. Try CLUSTER HELP.\r\n",
         ),
         ("DEBUG ERROR FOO", "-FOO\r\n"),
+        (
+            "DEBUG RESTART",
+            "-ERR a process cannot restart itself: SHUTDOWN, and let the service manager start it again\r\n",
+        ),
         ("CLIENT TRACKING OFF", "+OK\r\n"),
         ("CLIENT GETREDIR", ":-1\r\n"),
         ("CLIENT ID", ":1\r\n"),
