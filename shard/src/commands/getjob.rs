@@ -2,7 +2,8 @@
 //!
 //! `GETJOB [NOHANG] [TIMEOUT ms] [COUNT n] [WITHCOUNTERS] FROM queue [queue ...]` answers up to COUNT jobs: passes over the queues from left to
 //! right, one job per queue and pass. When there is none it waits, up to TIMEOUT (0 is for ever); then null. A job handed out is leased from then
-//! on. Everything behind FROM is a queue. NOHANG creates no queue (weakness 42 of the reference). How it runs over shards: `message.rs`.
+//! on. A large COUNT gets fewer jobs when they come to about 2 MiB (`limits::REPLY_BYTES`). Everything behind FROM is a
+//! queue. NOHANG creates no queue (weakness 42 of the reference). How it runs over shards: `message.rs`.
 
 use smallvec::SmallVec;
 
