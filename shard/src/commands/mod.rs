@@ -277,6 +277,4 @@ pub struct ClientFilter {
     pub laddr: Option<String>,
     /// Not this client.
     pub skip: Option<u64>,
-    /// `TYPE` given: only `normal` clients exist.
-    pub normal_only: bool,
 }

@@ -30,10 +30,7 @@ pub(super) fn of_list(args: &Args<'_>) -> Result<ClientFilter, CommandError> {
     let mut rest = args.iter().skip(2).peekable();
     while let Some(option) = rest.next() {
         match words::lowercase(option).as_str() {
-            "type" => {
-                check_type(rest.next().ok_or(CommandError::Syntax)?)?;
-                filter.normal_only = true;
-            }
+            "type" => check_type(rest.next().ok_or(CommandError::Syntax)?)?,
             "id" if rest.peek().is_some() => {
                 words::check_number("client IDs", rest.len(), CLIENT_IDS)?;
                 filter.ids = rest.by_ref().map(parse_id).collect::<Result<_, _>>()?;
@@ -67,10 +64,7 @@ pub(super) fn of_kill(args: &Args<'_>, own: u64) -> Result<ClientFilter, Command
             "id" => filter.ids = vec![parse_id(value)?],
             "addr" => filter.addr = text(),
             "laddr" => filter.laddr = text(),
-            "type" => {
-                check_type(value)?;
-                filter.normal_only = true;
-            }
+            "type" => check_type(value)?,
             "user" if value != b"default" => {
                 let name = String::from_utf8_lossy(&value[..value.len().min(128)]).into_owned();
                 return Err(CommandError::other(format!("No such user '{name}'")));
@@ -125,7 +119,6 @@ mod tests {
             addr: Some("1.2.3.4:5".into()),
             laddr: Some("1.2.3.4:6".into()),
             skip: None,
-            normal_only: true,
         };
         let request = "CLIENT KILL ID 5 ADDR 1.2.3.4:5 laddr 1.2.3.4:6 TYPE normal USER default SKIPME no";
         assert_eq!(kill(request), Ok(all));
