@@ -2,16 +2,17 @@
 //!
 //! `GETJOB [NOHANG] [TIMEOUT ms] [COUNT n] [WITHCOUNTERS] FROM queue [queue ...]` answers up to COUNT jobs: passes over the queues from left to
 //! right, one job per queue and pass. When there is none it waits, up to TIMEOUT (0 is for ever); then null. A job handed out is leased from then
-//! on. Everything behind FROM is a queue. NOHANG creates no queue (weakness 42 of the reference). How it runs over shards: `message.rs`.
+//! on. A large COUNT gets fewer jobs when they come to about 2 MiB (`limits::REPLY_BYTES`). Everything behind FROM is a
+//! queue. NOHANG creates no queue (weakness 42 of the reference). How it runs over shards: `message.rs`.
 
 use smallvec::SmallVec;
 
-use super::Plan;
+use super::{Plan, words};
 use crate::clock::Mono;
 use crate::core::Core;
 use crate::error::CommandError;
 use crate::home::Home;
-use crate::limits::{MAX_TIMEOUT_MS, OFFER_STEP, TAKE_STEP};
+use crate::limits::{GETJOB_QUEUES, MAX_TIMEOUT_MS, OFFER_STEP, TAKE_STEP};
 use crate::message::{Answer, Manner, Take, Ticket};
 use crate::session::Session;
 use crate::wire::number::parse_i64;
@@ -67,12 +68,13 @@ fn parse(args: &Args<'_>) -> Result<GetJob, CommandError> {
         }
         at += 1;
     }
-    job.queues = (at + 1..args.len()).map(|at| args.blob(at)).collect();
-    if job.queues.is_empty() {
-        Err(CommandError::Syntax)
-    } else {
-        Ok(job)
+    let queues = at + 1..args.len();
+    if queues.is_empty() {
+        return Err(CommandError::Syntax);
     }
+    words::check_number("queues", queues.len(), GETJOB_QUEUES)?;
+    job.queues = queues.map(|at| args.blob(at)).collect();
+    Ok(job)
 }
 
 fn at_least(least: u64, text: &[u8]) -> Result<u64, CommandError> {
@@ -119,6 +121,19 @@ mod tests {
         assert_eq!(
             (plain.count, plain.timeout_ms, plain.nohang, plain.with_counters),
             (1, 0, false, false)
+        );
+    }
+
+    #[test]
+    fn the_number_of_queues_is_bounded() {
+        let parse_queues = |queues: usize| parse_words(&format!("FROM{}", " q".repeat(queues)));
+        assert_eq!(
+            parse_queues(GETJOB_QUEUES).map(|get| get.queues.len()),
+            Ok(GETJOB_QUEUES)
+        );
+        assert_eq!(
+            parse_queues(GETJOB_QUEUES + 1).unwrap_err().to_string(),
+            "ERR too many queues, at most 1024"
         );
     }
 

@@ -1,7 +1,8 @@
 //! JSCAN: list the jobs, a page at a time.
 //!
 //! `JSCAN [cursor] [COUNT n] [BUSYLOOP] [QUEUE q] [STATE s]... [REPLY all|id]` answers the next cursor, 0 at the end, and IDs, or with REPLY all
-//! what SHOW answers for each. States are alternatives. The rest is as for QSCAN.
+//! what SHOW answers for each. States are alternatives. The rest is as for QSCAN; so
+//! BUSYLOOP and a large COUNT too get at most about 2 MiB (`limits::REPLY_BYTES`) at a time, then a cursor.
 
 use super::Plan;
 use super::qscan::{Scan, ScanOf, parse_words};

@@ -1,7 +1,8 @@
 //! QSCAN: list the queues, a page at a time.
 //!
 //! `QSCAN [cursor] [COUNT n] [BUSYLOOP] [MINLEN n] [MAXLEN n] [IMPORTRATE n]` answers the next cursor, 0 at the end, and names. The cursor may stand
-//! anywhere. COUNT (100) is a soft limit; 0 is one step, and a negative one is BUSYLOOP: everything, in steps. What is there all the time is returned at
+//! anywhere. COUNT (100) is a soft limit; 0 is one step, and a negative one is BUSYLOOP: everything, in steps. Even so
+//! an answer ends at about 2 MiB (`limits::REPLY_BYTES`), with a cursor to go on from. What is there all the time is returned at
 //! least once (`sessions.md`).
 
 use super::view::ScanPosition;
