@@ -45,6 +45,8 @@ pub const IDS_STEP: usize = 512;
 pub const SCAN_STEP: usize = 1024;
 /// Timers, held jobs, woken waiters or evictions handled in one step.
 pub const UPKEEP_STEP: usize = 256;
+/// How long a RETRY 0 job is kept after its handing out even when memory is short: its reply may still be on its way.
+pub const EVICTION_GRACE_S: u16 = 5;
 /// Slab chunks given back in one step after FLUSHALL.
 pub const TEARDOWN_STEP: usize = 4;
 

@@ -197,7 +197,7 @@ impl Home {
         for waiter in waiters {
             self.flush_waiter(waiter);
         }
-        self.retry_short(now);
+        self.retry_short(now, false);
     }
 
     fn flush_waiter(&mut self, key: u32) {

@@ -50,9 +50,7 @@ fn who_waits_ends_with_nothing() {
 
 #[test]
 fn addjobs_that_wait_for_memory_get_what_was_freed() {
-    let mut memory = Memory::new(1000);
-    memory.set_may_borrow(true);
-    let mut scene = Scene::with_memory(memory);
+    let mut scene = Scene::with_memory(Memory::new(1000));
     scene.add("q", "");
     scene.add("q", "");
     let ticket = scene.ticket();
