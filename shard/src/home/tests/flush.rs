@@ -64,3 +64,16 @@ fn addjobs_that_wait_for_memory_get_what_was_freed() {
     assert!(matches!(scene.late(last).as_slice(), [Answer::Id(_)]));
     assert_eq!(scene.length("q"), 1);
 }
+
+#[test]
+fn little_leaves_no_rubble() {
+    let mut scene = Scene::new();
+    for _ in 0..100 {
+        scene.fill(3, &job("q", ""));
+        scene.home.flush(scene.now);
+        assert!(
+            scene.home.next_deadline().is_none(),
+            "nothing is left to tear down"
+        );
+    }
+}
