@@ -145,7 +145,7 @@ impl Engine<'_> {
             queues,
             count: ask.count as u32,
             manner: Manner::Deliver,
-            patience: Patience::None,
+            patience: if ask.nohang { Patience::None } else { Patience::Try },
         };
         let ticket = self.session.ticket(self.session.first_pending);
         let answer = self.core.home.request(self.now, ticket, Request::Take(take));
