@@ -47,6 +47,8 @@ pub const SCAN_STEP: usize = 1024;
 pub const UPKEEP_STEP: usize = 256;
 /// Parts about a shard (CLIENT LIST, INFO) made in one turn.
 pub const GATHERS_STEP: usize = 8;
+/// How long a RETRY 0 job is kept after its handing out even when memory is short: its reply may still be on its way.
+pub const EVICTION_GRACE_S: u16 = 5;
 /// Slab chunks given back in one step after FLUSHALL.
 pub const TEARDOWN_STEP: usize = 4;
 

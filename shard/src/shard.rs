@@ -89,8 +89,7 @@ impl Shard {
         } = options;
         assert!(shard < shards && shards <= limits::MAX_SHARDS);
         let maxmemory = settings.maxmemory;
-        let mut memory = Memory::new(0);
-        memory.set_may_borrow(true);
+        let memory = Memory::new(0);
         let mut home = Home::new(
             HomeOptions {
                 shard,
@@ -392,7 +391,7 @@ impl Shard {
         // Room may have come back by itself, while ADDJOBs wait for more to be lent.
         let waiting_bytes = self.core.home.waiting_bytes();
         if waiting_bytes > 0 && self.core.home.memory.admit(waiting_bytes) {
-            self.core.home.memory_lent(now);
+            self.core.home.memory_lent(now, false);
         }
         self.balance_memory();
     }
@@ -505,10 +504,7 @@ impl Shard {
             }
             NodeMessage::LendMemory { bytes } => {
                 let last = self.borrower.lent(&mut self.core.home.memory, bytes);
-                // What still does not fit is refused: waiting for more would be waiting for ever.
-                self.core.home.memory.set_may_borrow(!last);
-                self.core.home.memory_lent(now);
-                self.core.home.memory.set_may_borrow(true);
+                self.core.home.memory_lent(now, last);
             }
             NodeMessage::RecallMemory => {
                 let message = self.borrower.recalled(&mut self.core.home.memory);

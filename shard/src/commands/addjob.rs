@@ -182,6 +182,7 @@ pub(crate) fn apply(home: &mut Home, now: Now, queue: Option<u32>, add: AddJob) 
         place: Place::Idle,
         delivered: false,
         entered_before: false,
+        handed_out_s: 0,
     });
     if !delayed {
         home.enter(now.mono(), job, Entry::Plain);

@@ -43,9 +43,6 @@ pub(super) fn enter(
     ids: &[JobId],
     mut each: impl FnMut(&mut Home, u32),
 ) -> Answer {
-    if home.is_out_of_memory() {
-        return Answer::Error(CommandError::OutOfMemory);
-    }
     let mut paused = 0;
     let counted = count(home, now, ids, |home, key| {
         let job = home.job(key);

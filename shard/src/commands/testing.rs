@@ -226,6 +226,7 @@ impl TestNode {
                 let told = match question {
                     Question::Process => Told::Process(Box::default()),
                     Question::RewriteConfig => Told::Rewritten(Ok(())),
+                    Question::Folder(_) => Told::Folder(Ok(())),
                 };
                 self.step(shard, Input::Told { ticket, told });
             }

@@ -81,6 +81,8 @@ pub struct Job {
     pub additional_deliveries: u32,
     /// Times it was handed out: tells one handing out from another.
     pub deliveries: u32,
+    /// RETRY 0: when it was handed out last, seconds of the monotonic clock modulo 2^16 (there is room for no more).
+    pub handed_out_s: u16,
     /// Copies asked for.
     pub replicate: u16,
     /// Where it is.

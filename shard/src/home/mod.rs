@@ -191,13 +191,16 @@ impl Home {
         let seed = self.chance.seed();
         let old = std::mem::replace(&mut self.stock, Stock::new(self.options.shards, seed, now.mono()));
         self.memory.release(old.bytes);
-        self.rubble.push(old);
+        // A small one goes at once: each has its maps of slots, and FLUSHALLs may come faster than the teardown goes.
+        if !old.is_small() {
+            self.rubble.push(old);
+        }
         self.sweep = Sweep::default();
         let waiters: Vec<u32> = self.tickets.values().copied().collect();
         for waiter in waiters {
             self.flush_waiter(waiter);
         }
-        self.retry_short(now);
+        self.retry_short(now, false);
     }
 
     fn flush_waiter(&mut self, key: u32) {

@@ -85,6 +85,11 @@ impl Stock {
         std::hint::black_box(looked_at);
     }
 
+    /// Whether dropping it all at once is a bounded step.
+    pub fn is_small(&self) -> bool {
+        self.jobs.0.len() + self.queues.0.len() + self.seats.0.len() < UPKEEP_STEP
+    }
+
     /// A step of the teardown; true when nothing is left.
     pub fn tear_down(&mut self) -> bool {
         self.jobs.0.drop_some(TEARDOWN_STEP)

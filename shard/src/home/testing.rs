@@ -94,10 +94,11 @@ impl Scene {
         }
     }
 
+    /// Each request has a session of its own.
     pub fn ticket(&mut self) -> Ticket {
         self.requests += 1;
         let session = SessionId {
-            index: 1,
+            index: self.requests,
             generation: 1,
         };
         Ticket {

@@ -9,6 +9,7 @@ use crate::clock::Now;
 use crate::commands::{Flags, GetJob, Plan, Request, table};
 use crate::core::Core;
 use crate::error::CommandError;
+use crate::input::{Effect, LogLevel};
 use crate::limits;
 use crate::message::{Answer, Manner, Patience, Take, Ticket};
 use crate::node::Change;
@@ -104,6 +105,16 @@ impl Engine<'_> {
     }
 
     fn start(&mut self, args: Args<'_>) -> Started {
+        if is_http(args.name()) {
+            let client = &self.session.client.peer;
+            let text = format!("closed {client}: it sent HTTP, perhaps a web page that attacks this port");
+            self.core.effects.push(Effect::Log {
+                level: LogLevel::Warn,
+                text,
+            });
+            self.session.ending = Some(Ending::Error(String::new()));
+            return Started::Yes;
+        }
         let (spec, plan) = match self.plan(args) {
             (spec, Ok(plan)) => (spec, plan),
             (_, Err(_)) if !self.session.is_idle() => return Started::NotYet(Hold::Order),
@@ -324,4 +335,9 @@ fn is_unpause(plan: &Plan) -> bool {
             ..
         }
     )
+}
+
+/// Whether a request is a line of HTTP: a browser that was tricked into posting here must not run commands (as Redis does).
+fn is_http(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"Host:")
 }

@@ -308,7 +308,10 @@ impl GetJobProgress {
         let kept = self.kept();
         let full = match self.manner() {
             Manner::Deliver => self.round_jobs >= self.round_count as usize,
-            Manner::Offer => self.round_jobs > 0 && self.shards.iter().any(|asked| asked.was_full),
+            Manner::Offer => {
+                let got_all = self.round_jobs >= self.round_count as usize;
+                got_all || (self.round_jobs > 0 && self.shards.iter().any(|asked| asked.was_full))
+            }
         };
         if full && self.wanted() > 0 && self.bytes < limits::REPLY_BYTES {
             Step::NextRound(kept)

@@ -12,6 +12,7 @@ use crate::id::JobId;
 use crate::input::Told;
 use crate::limits;
 use crate::message::Delivered;
+use crate::node::Change;
 use crate::session::getjob::GetJobProgress;
 use crate::slot::ShardNo;
 
@@ -58,6 +59,8 @@ pub(super) enum Kind {
     },
     /// A change through shard 0.
     Change {
+        /// The change itself, while the server is asked whether it can be.
+        unasked: Option<Change>,
         args: Vec<Bytes>,
         finish: fn(&mut Finish<'_>, i64),
     },

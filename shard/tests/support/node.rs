@@ -384,6 +384,7 @@ impl<W: Watch> Node<W> {
         let told = match question {
             Question::Process => Told::Process(Box::default()),
             Question::RewriteConfig => Told::Rewritten(Err(CommandError::other("no configuration file"))),
+            Question::Folder(_) => Told::Folder(Ok(())),
         };
         self.step(shard, &Happening::Outside, Input::Told { ticket, told });
         true

@@ -68,7 +68,7 @@ impl Reference {
             if !jobs.is_empty() {
                 return Answer::Jobs(jobs);
             }
-            if take.patience == Patience::None {
+            if matches!(take.patience, Patience::None | Patience::Try) {
                 return Answer::Nothing;
             }
         }
@@ -79,7 +79,7 @@ impl Reference {
         };
         let paused_out = |queue: &[u8]| self.queues.get(queue).is_some_and(|queue| queue.pause.output);
         let seats: Vec<(u32, Vec<u8>)> = match take.patience {
-            Patience::None => Vec::new(),
+            Patience::None | Patience::Try => Vec::new(),
             Patience::Jobs => known.clone(),
             Patience::Reserved => known
                 .iter()

@@ -188,7 +188,7 @@ impl Reference {
             .find(|waiter| waiter.asker == asker)
             .expect("it is there");
         match waiter.take.patience {
-            Patience::None => false,
+            Patience::None | Patience::Try => false,
             Patience::Reserved => !waiter.watches.is_empty(),
             Patience::Jobs => true,
         }

@@ -141,7 +141,7 @@ impl Model {
         let mut queues = Vec::new();
         match patience {
             Patience::Jobs => queues = all.clone(),
-            Patience::None => {}
+            Patience::None | Patience::Try => {}
             Patience::Reserved => {
                 for &(place, queue) in all.iter().filter(|(_, queue)| !self.pauses[*queue].output) {
                     let here: Vec<u64> = reserved(queue).collect();
@@ -241,7 +241,7 @@ impl Model {
         }
         match patience {
             _ if flushed => self.end_with_nothing(at),
-            Patience::None => {}
+            Patience::None | Patience::Try => {}
             Patience::Jobs => self.waiters[at].waiting = true,
             Patience::Reserved => {
                 self.waiters[at].waiting = true;
