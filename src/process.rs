@@ -64,19 +64,6 @@ fn text(field: &[libc::c_char]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_figures_are_those_of_a_living_process() {
-        let figures = figures();
-        assert!(figures.resident_bytes > 1 << 20, "{figures:?}");
-        assert!(figures.cpu_user_s + figures.cpu_system_s < 1e6, "{figures:?}");
-        assert!(operating_system().starts_with("Linux "));
-    }
-}
-
 /// Whether there is such a folder.
 pub fn check_folder(path: &str) -> Result<(), CommandError> {
     let refused = |why: String| {
@@ -90,5 +77,18 @@ pub fn check_folder(path: &str) -> Result<(), CommandError> {
         Ok(found) if found.is_dir() => Ok(()),
         Ok(_) => refused("not a folder".to_owned()),
         Err(error) => refused(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figures_are_those_of_a_living_process() {
+        let figures = figures();
+        assert!(figures.resident_bytes > 1 << 20, "{figures:?}");
+        assert!(figures.cpu_user_s + figures.cpu_system_s < 1e6, "{figures:?}");
+        assert!(operating_system().starts_with("Linux "));
     }
 }
