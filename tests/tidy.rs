@@ -36,6 +36,12 @@ fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
         .filter(|(_, line)| !line.trim_start().starts_with("//"))
 }
 
+/// Whether a file holds nothing but tests.
+fn is_test(path: &Path) -> bool {
+    path.components()
+        .any(|part| part.as_os_str().to_string_lossy().contains("tests"))
+}
+
 fn assert_none(offences: &[String], rule: &str) {
     assert!(offences.is_empty(), "{rule}:\n{}", offences.join("\n"));
 }
@@ -61,7 +67,7 @@ fn the_server_names_no_state_of_jobs() {
         "JobView",
         "shard::home",
         "shard::structures",
-        "RETRY",
+        "retry_s",
     ];
     let mut offences = Vec::new();
     for path in rust_files("src") {
@@ -104,7 +110,7 @@ fn the_shard_crate_has_no_runtime() {
         "unsafe ",
     ];
     let mut offences = Vec::new();
-    for path in rust_files("shard/src") {
+    for path in rust_files("shard/src").into_iter().filter(|path| !is_test(path)) {
         for (line, text) in code(&read(&path)) {
             if words.iter().any(|word| text.contains(word)) {
                 offences.push(format!("{}:{line}: {text}", path.display()));
@@ -120,8 +126,10 @@ fn the_shard_crate_has_no_runtime() {
 #[test]
 fn the_tools_do_not_know_the_server() {
     let manifest = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/Cargo.toml"));
-    assert!(
-        !manifest.contains("shardq"),
+    let names_server = |line: &&str| line.split(['=', '.', ' ']).next() == Some("shardq");
+    assert_eq!(
+        manifest.lines().find(names_server),
+        None,
         "tools depends on shard and never on the server"
     );
 }
