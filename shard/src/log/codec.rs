@@ -153,6 +153,7 @@ impl Prepared {
             },
             Entry::AckedSnapshot(image) => Self::fixed(kind, &acked_payload(&[image.id], &image.holders)),
             Entry::Meta(meta) => Self::fixed(kind, &meta_payload(meta)),
+            Entry::Flushed => Self::fixed(kind, &FlushedPayload { reserved: 0 }),
             Entry::State(_) | Entry::Acked(_) | Entry::Gone(_) => {
                 Self::group(&Group::start(entry).expect("these have groups"))
             }
@@ -316,6 +317,10 @@ impl Intact<'_> {
             Kind::JobSnapshot => sink(Entry::JobSnapshot(job_from(access(&fixed)?, self.raw)?)),
             Kind::Queue => sink(Entry::Queue(queue_from(access(&fixed)?, self.raw)?)),
             Kind::QueueSnapshot => sink(Entry::QueueSnapshot(queue_from(access(&fixed)?, self.raw)?)),
+            Kind::Flushed => {
+                let payload: &ArchivedFlushedPayload = access(&fixed)?;
+                (payload.reserved == 0).then(|| sink(Entry::Flushed))?;
+            }
             Kind::State => {
                 let payload: &ArchivedStatePayload = access(&fixed)?;
                 let changes: Option<Vec<_>> = payload.changes.iter().map(change_from).collect();

@@ -30,6 +30,7 @@
 //! | acked snapshot | 10 | `AckedPayload` |
 //! | transfer snapshot | 11 | reserved |
 //! | holders | 12 | reserved: a job's whole set of holders, when it changes alone |
+//! | flushed | 13 | `FlushedPayload` |
 //!
 //! **Changing the format.** rkyv's layout follows the feature flags in `Cargo.toml` and the order of the fields here: neither changes
 //! within a version. 1. Copy the payload type to a name with its version, leave it. 2. Change the new one, raise `VERSION`.
@@ -216,6 +217,8 @@ pub enum Entry {
     QueueSnapshot(QueueImage),
     /// An acknowledgement not yet collected, from compaction or resharding.
     AckedSnapshot(AckedImage),
+    /// DEBUG FLUSHALL: nothing that stands before it lives.
+    Flushed,
     /// The log about itself. The writer adds these; recovery shows them.
     Meta(Meta),
 }
@@ -237,6 +240,7 @@ impl Entry {
             Self::JobSnapshot(_) => Kind::JobSnapshot,
             Self::QueueSnapshot(_) => Kind::QueueSnapshot,
             Self::AckedSnapshot(_) => Kind::AckedSnapshot,
+            Self::Flushed => Kind::Flushed,
         }
     }
 }
@@ -253,14 +257,14 @@ pub enum Kind {
     JobSnapshot = 8,
     QueueSnapshot = 9,
     AckedSnapshot = 10,
+    Flushed = 13,
 }
 
 impl Kind {
     pub fn from_number(number: u8) -> Option<Self> {
-        use Kind::{Acked, AckedSnapshot, Added, Gone, JobSnapshot, Meta, Queue, QueueSnapshot, State};
-        [Meta, Added, State, Acked, Gone, Queue, JobSnapshot, QueueSnapshot, AckedSnapshot]
-            .into_iter()
-            .find(|&kind| kind as u8 == number)
+        use Kind::{Acked, AckedSnapshot, Added, Flushed, Gone, JobSnapshot, Meta, Queue, QueueSnapshot, State};
+        let all = [Meta, Added, State, Acked, Gone, Queue, JobSnapshot, QueueSnapshot, AckedSnapshot, Flushed];
+        all.into_iter().find(|&kind| kind as u8 == number)
     }
 }
 
@@ -331,4 +335,10 @@ pub struct GonePayload {
 pub struct QueuePayload {
     pub version: u64,
     pub closed: u8,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct FlushedPayload {
+    /// 0: a place for what a later version wants to say.
+    pub reserved: u64,
 }

@@ -53,6 +53,11 @@ impl Replay {
             Entry::Queue(image) | Entry::QueueSnapshot(image) => {
                 self.queues.insert(image.name.clone(), image);
             }
+            Entry::Flushed => {
+                self.jobs.clear();
+                self.acked.clear();
+                self.queues.clear();
+            }
             Entry::Meta(meta) => self.meta = Some(meta),
         }
     }

@@ -818,7 +818,7 @@ fn upper_bound(entry: &Entry) -> u64 {
         Entry::Added(image) | Entry::JobSnapshot(image) => image.queue.len() + image.body.len() + 28 * image.holders.len(),
         Entry::Queue(image) | Entry::QueueSnapshot(image) => image.name.len(),
         Entry::Acked(image) | Entry::AckedSnapshot(image) => 28 * image.holders.len(),
-        Entry::State(_) | Entry::Gone(_) | Entry::Meta(_) => 0,
+        Entry::State(_) | Entry::Gone(_) | Entry::Flushed | Entry::Meta(_) => 0,
     };
     raw as u64 + 256 + META_BYTES
 }
