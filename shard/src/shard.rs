@@ -276,9 +276,9 @@ impl Shard {
             None => {
                 self.core.stats.counters.rejected_connections += 1;
                 Effect::Refuse {
-                connection,
-                reply: b"-ERR max number of clients reached\r\n",
-            }
+                    connection,
+                    reply: b"-ERR max number of clients reached\r\n",
+                }
             }
         };
         self.core.effects.push(effect);

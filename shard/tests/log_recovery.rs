@@ -21,15 +21,33 @@ use shard::log::{
 };
 use state::State;
 
-const OPTIONS: RecoveryOptions = RecoveryOptions { shard: 0, generation: 1, boot_id: [1; 16], may_cut: true };
+const OPTIONS: RecoveryOptions = RecoveryOptions {
+    shard: 0,
+    generation: 1,
+    boot_id: [1; 16],
+    may_cut: true,
+};
 
 fn now() -> Now {
-    Now { mono_us: 1_000_000, wall_us: 1_700_000_000_000_000 }
+    Now {
+        mono_us: 1_000_000,
+        wall_us: 1_700_000_000_000_000,
+    }
 }
 
 fn start_log(recovered: Recovered, fsync: AppendFsync) -> Log {
-    let options = WriterOptions { shard: 0, generation: 1, segment_bytes: 8 << 10, reserve: 1, fsync, seed: [3; 32] };
-    let never = Thresholds { percentage: 0, min_bytes: 0 };
+    let options = WriterOptions {
+        shard: 0,
+        generation: 1,
+        segment_bytes: 8 << 10,
+        reserve: 1,
+        fsync,
+        seed: [3; 32],
+    };
+    let never = Thresholds {
+        percentage: 0,
+        min_bytes: 0,
+    };
     Log::new(options, never, recovered.start(1, [1; 16], now()))
 }
 
@@ -47,23 +65,37 @@ fn drive(log: &mut Log, disk: &mut Disk) {
 /// A disk with the log of some hundred jobs over several segments.
 fn written(fsync: AppendFsync) -> (Disk, u64) {
     let mut disk = Disk::new(Plant::None);
-    let recovered = Recovery::new(OPTIONS, Vec::new()).finish().expect("nothing can be wrong");
+    let recovered = Recovery::new(OPTIONS, Vec::new())
+        .finish()
+        .expect("nothing can be wrong");
     let mut log = start_log(recovered, fsync);
     let (mut chance, state) = (Chance::new(5), State::default());
     for _ in 0..150 {
-        log.append(&state.random_entry(&mut chance)).expect("there is room");
+        log.append(&state.random_entry(&mut chance))
+            .expect("there is room");
         drive(&mut log, &mut disk);
     }
     (disk, 150)
 }
 
 fn recover(disk: &Disk, options: RecoveryOptions) -> Result<(Recovered, u64), RecoveryError> {
-    let files = disk.segments().into_iter().map(|(number, bytes)| FoundFile { number, bytes }).collect();
+    let files = disk
+        .segments()
+        .into_iter()
+        .map(|(number, bytes)| FoundFile { number, bytes })
+        .collect();
     let mut recovery = Recovery::new(options, files);
     let mut jobs = 0;
-    while let Want::Read { segment, offset, bytes } = recovery.want() {
+    while let Want::Read {
+        segment,
+        offset,
+        bytes,
+    } = recovery.want()
+    {
         let read = disk.read(segment, offset, bytes);
-        recovery.supply(Ok(read), &mut |entry| jobs += u64::from(matches!(entry, Entry::Added(_))))?;
+        recovery.supply(Ok(read), &mut |entry| {
+            jobs += u64::from(matches!(entry, Entry::Added(_)))
+        })?;
     }
     Ok((recovery.finish()?, jobs))
 }
@@ -74,7 +106,11 @@ fn used(disk: &Disk) -> Vec<(u64, usize)> {
         let last = disk.read(number, 0, bytes).iter().rposition(|&byte| byte != 0);
         (number, last.map_or(0, |last| last + 1))
     };
-    disk.segments().iter().map(end).filter(|(_, end)| *end > FIRST_RECORD as usize).collect()
+    disk.segments()
+        .iter()
+        .map(end)
+        .filter(|(_, end)| *end > FIRST_RECORD as usize)
+        .collect()
 }
 
 fn name(segment: u64) -> String {
@@ -88,10 +124,19 @@ fn an_unharmed_log_comes_back_whole() {
     let (recovered, found) = recover(&disk, OPTIONS).unwrap();
     assert_eq!((found, recovered.cut), (jobs, None));
     assert!(matches!(recovered.verdict, EpochVerdict::Keep(_)));
-    let rebooted = RecoveryOptions { boot_id: [2; 16], ..OPTIONS };
-    assert!(matches!(recover(&disk, rebooted).unwrap().0.verdict, EpochVerdict::Renew(_)));
+    let rebooted = RecoveryOptions {
+        boot_id: [2; 16],
+        ..OPTIONS
+    };
+    assert!(matches!(
+        recover(&disk, rebooted).unwrap().0.verdict,
+        EpochVerdict::Renew(_)
+    ));
     let (disk, _) = written(AppendFsync::Always);
-    assert!(matches!(recover(&disk, rebooted).unwrap().0.verdict, EpochVerdict::Keep(_)));
+    assert!(matches!(
+        recover(&disk, rebooted).unwrap().0.verdict,
+        EpochVerdict::Keep(_)
+    ));
 }
 
 #[test]
@@ -99,7 +144,13 @@ fn a_torn_tail_is_cut_and_kept() {
     let (mut disk, jobs) = written(AppendFsync::EverySecond);
     let (last, end) = *used(&disk).last().unwrap();
     disk.bytes_mut(last)[end - 1] ^= 1;
-    let refused = recover(&disk, RecoveryOptions { may_cut: false, ..OPTIONS });
+    let refused = recover(
+        &disk,
+        RecoveryOptions {
+            may_cut: false,
+            ..OPTIONS
+        },
+    );
     assert!(matches!(refused, Err(RecoveryError::Torn { file, .. }) if file == name(last)));
     let (recovered, found) = recover(&disk, OPTIONS).unwrap();
     assert_eq!(found, jobs - 1);
@@ -113,7 +164,8 @@ fn a_torn_tail_is_cut_and_kept() {
     // And it goes on from there.
     let mut log = start_log(recovered, AppendFsync::Always);
     drive(&mut log, &mut disk);
-    log.append(&State::default().random_entry(&mut Chance::new(9))).unwrap();
+    log.append(&State::default().random_entry(&mut Chance::new(9)))
+        .unwrap();
     drive(&mut log, &mut disk);
     assert_eq!(log.safe(), log.appended());
     assert_eq!(recover(&disk, OPTIONS).unwrap().1, jobs);
@@ -146,7 +198,14 @@ fn a_missing_segment_stops_the_start() {
         disk.remove(segment);
         let stopped = recover(&disk, OPTIONS);
         let missing = matches!(stopped, Err(RecoveryError::Missing { .. }));
-        assert!(if at == 0 { missing } else { matches!(stopped, Err(RecoveryError::Damaged { .. })) }, "{at}: {stopped:?}");
+        assert!(
+            if at == 0 {
+                missing
+            } else {
+                matches!(stopped, Err(RecoveryError::Damaged { .. }))
+            },
+            "{at}: {stopped:?}"
+        );
     }
 }
 
@@ -164,7 +223,14 @@ fn what_is_not_ours_stops_the_start() {
     later[60..].copy_from_slice(&sum.to_le_bytes());
     disk.bytes_mut(segment)[..64].copy_from_slice(&later);
     assert!(stop(&disk).contains("a segment of a version that this server does not know"));
-    for stranger in [SegmentHeader { shard: 1, ..header }, SegmentHeader { generation: 2, ..header }, SegmentHeader { number: 99, ..header }] {
+    for stranger in [
+        SegmentHeader { shard: 1, ..header },
+        SegmentHeader {
+            generation: 2,
+            ..header
+        },
+        SegmentHeader { number: 99, ..header },
+    ] {
         disk.bytes_mut(segment)[..64].copy_from_slice(&stranger.encode());
         assert!(stop(&disk).contains("a segment that belongs elsewhere"));
     }
@@ -182,10 +248,17 @@ fn a_record_of_a_later_version_stops_the_start_by_name() {
     let bytes = disk.bytes_mut(segment);
     bytes[start + 22] = 2;
     let length = u32::from_le_bytes(bytes[start..start + 4].try_into().unwrap()) as usize;
-    let signed = [&random.to_le_bytes()[..], &bytes[start..start + 4], &bytes[start + 8..start + length]].concat();
+    let signed = [
+        &random.to_le_bytes()[..],
+        &bytes[start..start + 4],
+        &bytes[start + 8..start + length],
+    ]
+    .concat();
     bytes[start + 4..start + 8].copy_from_slice(&crc32c(&signed).to_le_bytes());
     let stopped = recover(&disk, OPTIONS);
-    assert!(matches!(stopped, Err(RecoveryError::Future { file, offset: FIRST_RECORD, .. }) if file == name(segment)));
+    assert!(
+        matches!(stopped, Err(RecoveryError::Future { file, offset: FIRST_RECORD, .. }) if file == name(segment))
+    );
 }
 
 #[test]
@@ -203,9 +276,20 @@ fn spares_go_and_zeros_are_an_end() {
 
 #[test]
 fn what_cannot_be_read_is_named() {
-    let mut recovery = Recovery::new(OPTIONS, vec![FoundFile { number: 7, bytes: 100 }]);
-    let stopped = recovery.supply(Err("Permission denied".into()), &mut |_| {}).unwrap_err();
-    assert_eq!(stopped.to_string(), format!("{}, offset 0: Permission denied", name(7)));
+    let mut recovery = Recovery::new(
+        OPTIONS,
+        vec![FoundFile {
+            number: 7,
+            bytes: 100,
+        }],
+    );
+    let stopped = recovery
+        .supply(Err("Permission denied".into()), &mut |_| {})
+        .unwrap_err();
+    assert_eq!(
+        stopped.to_string(),
+        format!("{}, offset 0: Permission denied", name(7))
+    );
 }
 
 #[test]
@@ -218,7 +302,9 @@ fn a_log_of_nothing_begins_anew() {
 /// CRC-32C, written a second time.
 fn crc32c(bytes: &[u8]) -> u32 {
     let step = |crc: u32, _| crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
-    !bytes.iter().fold(!0, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), step))
+    !bytes
+        .iter()
+        .fold(!0, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), step))
 }
 
 proptest! {

@@ -40,7 +40,15 @@ impl Batch {
 
     pub fn push(&mut self, prepared: &Prepared, random: u64, durable: u64, last: Position) {
         let place = self.end;
-        prepared.write(Stand { random, place, durable }, &mut self.buffer, &mut self.chunks);
+        prepared.write(
+            Stand {
+                random,
+                place,
+                durable,
+            },
+            &mut self.buffer,
+            &mut self.chunks,
+        );
         self.end += prepared.padded_bytes();
         self.last = last;
     }

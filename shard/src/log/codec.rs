@@ -242,6 +242,19 @@ pub struct Intact<'a> {
     raw: &'a [u8],
 }
 
+/// Whether these bytes could begin a record of this or a near version; true when there are too few of them to tell.
+pub fn could_be_header(bytes: &[u8]) -> bool {
+    let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else {
+        return true;
+    };
+    let durable = u64::from_le_bytes(header[8..16].try_into().expect("8 bytes"));
+    let (version, kind) = (header[22], header[23]);
+    durable.is_multiple_of(ALIGNMENT)
+        && durable >> 48 == 0
+        && (1..=8).contains(&version)
+        && (1..=64).contains(&kind)
+}
+
 /// Looks at what begins with `bytes`; the file ends `room` bytes from there, which may be more than `bytes` holds.
 pub fn look(bytes: &[u8], room: u64, random: u64) -> Look<'_> {
     let Some(start) = bytes.first_chunk::<8>() else {
@@ -308,7 +321,11 @@ impl Intact<'_> {
     fn read(&self, kind: Kind, sink: &mut impl FnMut(Entry)) -> Option<()> {
         let mut fixed = AlignedVec::<16>::with_capacity(self.fixed.len());
         fixed.extend_from_slice(self.fixed);
-        if !matches!(kind, Kind::Added | Kind::JobSnapshot | Kind::Queue | Kind::QueueSnapshot) && !self.raw.is_empty() {
+        if !matches!(
+            kind,
+            Kind::Added | Kind::JobSnapshot | Kind::Queue | Kind::QueueSnapshot
+        ) && !self.raw.is_empty()
+        {
             return None;
         }
         match kind {
@@ -341,7 +358,10 @@ impl Intact<'_> {
             }
             Kind::Gone => {
                 let payload: &ArchivedGonePayload = access(&fixed)?;
-                payload.ids.iter().for_each(|id| sink(Entry::Gone(JobId::from_bytes(*id))));
+                payload
+                    .ids
+                    .iter()
+                    .for_each(|id| sink(Entry::Gone(JobId::from_bytes(*id))));
             }
         }
         Some(())

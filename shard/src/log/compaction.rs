@@ -62,12 +62,20 @@ pub struct Thresholds {
     pub min_bytes: u64,
 }
 
+/// What the end of an I/O means.
+#[derive(Debug)]
+pub enum Outcome {
+    Fine,
+    Warning(String),
+    Fatal(String),
+}
+
 #[derive(Debug)]
 enum Phase {
     Idle,
     Reading(Box<Reading>),
     Waiting { segment: u64, position: Position },
-    Unlinking { io: u64 },
+    Unlinking { segment: u64, io: Option<u64> },
     SyncingFolder { io: u64 },
 }
 
@@ -163,9 +171,13 @@ impl Compaction {
                 let (segment, position) = (*segment, *position);
                 if writer.durable() >= position && !self.pins.contains(&segment) {
                     writer.forget(segment);
-                    let io = self.push_io(writer, Action::Unlink { segment });
-                    self.phase = Phase::Unlinking { io };
+                    self.unlink(writer, segment);
                 }
+                Ok(false)
+            }
+            Phase::Unlinking { segment, io: None } => {
+                let segment = *segment;
+                self.unlink(writer, segment);
                 Ok(false)
             }
             Phase::Unlinking { .. } | Phase::SyncingFolder { .. } => Ok(false),
@@ -191,39 +203,53 @@ impl Compaction {
     /// The end of an I/O, if it is one of compaction's.
     pub fn completed(
         &mut self,
+        now: Mono,
         writer: &mut Writer,
         io: u64,
         result: &Result<Done, IoError>,
-    ) -> Option<Result<(), String>> {
+    ) -> Option<Outcome> {
         if self.orphan.take_if(|orphan| *orphan == io).is_some() {
-            return Some(Ok(()));
+            return Some(Outcome::Fine);
         }
         match &mut self.phase {
             Phase::Reading(reading) if reading.io == Some(io) => {
                 reading.io = None;
                 match result {
                     Ok(Done::Read(bytes)) if !bytes.is_empty() => reading.buffer.extend_from_slice(bytes),
-                    Ok(_) => return Some(Err(self.give_up(writer, "it ends too early"))),
-                    Err(error) => return Some(Err(self.give_up(writer, &error.to_string()))),
+                    Ok(_) => return Some(Outcome::Warning(self.give_up(writer, "it ends too early"))),
+                    Err(error) => return Some(Outcome::Warning(self.give_up(writer, &error.to_string()))),
                 }
             }
-            Phase::Unlinking { io: unlink } if *unlink == io => {
-                // A file that cannot be unlinked comes back at the next start, and goes again.
-                self.phase = Phase::SyncingFolder { io: self.next_folder_sync(writer) };
+            Phase::Unlinking { io: unlink, .. } if *unlink == Some(io) => {
                 if let Err(error) = result {
-                    return Some(Err(format!("a compacted segment cannot be unlinked: {error}")));
+                    // The next segment may not go before this one: it ends what stands here.
+                    *unlink = None;
+                    self.paused_until = now.after_ms(RETRY_MS);
+                    return Some(Outcome::Warning(format!(
+                        "a compacted segment cannot be unlinked: {error}"
+                    )));
                 }
+                self.phase = Phase::SyncingFolder {
+                    io: self.next_folder_sync(writer),
+                };
             }
             Phase::SyncingFolder { io: sync } if *sync == io => {
+                if let Err(error) = result {
+                    return Some(Outcome::Fatal(format!(
+                        "fsync of the log's folder failed: {error}"
+                    )));
+                }
                 self.phase = Phase::Idle;
                 self.rounds += 1;
-                if let Err(error) = result {
-                    return Some(Err(format!("fsync of the log's folder failed: {error}")));
-                }
             }
             _ => return None,
         }
-        Some(Ok(()))
+        Some(Outcome::Fine)
+    }
+
+    fn unlink(&mut self, writer: &mut Writer, segment: u64) {
+        let io = Some(self.push_io(writer, Action::Unlink { segment }));
+        self.phase = Phase::Unlinking { segment, io };
     }
 
     fn next_folder_sync(&mut self, writer: &mut Writer) -> u64 {
@@ -243,12 +269,18 @@ impl Compaction {
         self.broken = true;
         self.forced = None;
         writer.reset_lowest();
-        format!("segment {:016x} cannot be compacted, at offset {}: {why}", reading.segment.number, reading.offset)
+        format!(
+            "segment {:016x} cannot be compacted, at offset {}: {why}",
+            reading.segment.number, reading.offset
+        )
     }
 
     fn begin(&mut self, writer: &Writer, live: &impl Live) -> bool {
         let oldest = writer.oldest_sealed();
-        if self.forced.is_some_and(|up_to| oldest.is_none_or(|oldest| oldest.number > up_to)) {
+        if self
+            .forced
+            .is_some_and(|up_to| oldest.is_none_or(|oldest| oldest.number > up_to))
+        {
             self.forced = None;
         }
         if !(self.forced.is_some() || self.is_due(writer.log_bytes(), live.live_bytes())) {
@@ -266,7 +298,10 @@ impl Compaction {
     }
 
     fn is_due(&self, log_bytes: u64, live_bytes: u64) -> bool {
-        let Thresholds { percentage, min_bytes } = self.thresholds;
+        let Thresholds {
+            percentage,
+            min_bytes,
+        } = self.thresholds;
         let most = u128::from(live_bytes) * (100 + u128::from(percentage)) / 100;
         percentage > 0 && !self.broken && log_bytes > min_bytes && u128::from(log_bytes) > most
     }
@@ -283,7 +318,9 @@ impl Compaction {
             Ok(Progress::More) => return Ok(true),
             Ok(Progress::Needs(action)) => {
                 let io = self.push_io(writer, action);
-                let Phase::Reading(reading) = &mut self.phase else { unreachable!("as above") };
+                let Phase::Reading(reading) = &mut self.phase else {
+                    unreachable!("as above")
+                };
                 reading.io = Some(io);
             }
             Ok(Progress::Whole) => {
@@ -351,7 +388,11 @@ impl Reading {
         let have = self.buffer.len() as u64;
         let offset = self.offset + have;
         let bytes = (at_least - have).max(READ_BYTES.min(end - offset));
-        Progress::Needs(Action::Read { segment: self.segment.number, offset, bytes })
+        Progress::Needs(Action::Read {
+            segment: self.segment.number,
+            offset,
+            bytes,
+        })
     }
 }
 

@@ -78,7 +78,10 @@ pub enum StartPlan {
 /// What to do at a start: `names` are those in the data folder, `current` is what `CURRENT` holds.
 pub fn plan_start(names: &[String], current: Option<&[u8]>, appendonly: bool, shards: u16) -> StartPlan {
     let newest = names.iter().filter_map(|name| Current::generation_of(name)).max();
-    let next = Current { generation: newest.map_or(1, |newest| newest + 1), shards };
+    let next = Current {
+        generation: newest.map_or(1, |newest| newest + 1),
+        shards,
+    };
     match (current.map(Current::parse), appendonly) {
         (Some(None), _) => StartPlan::Unreadable,
         (None, false) => StartPlan::Nothing,
@@ -104,8 +107,14 @@ pub fn switch_plan(from: Option<Current>, to: Current) -> Vec<SwitchStep> {
     let mut steps = vec![
         SwitchStep::SyncFolder(Current::folder(to.generation)),
         SwitchStep::SyncFolder(".".into()),
-        SwitchStep::WriteAndSync { name: CURRENT_NEW.into(), text: to.text() },
-        SwitchStep::Rename { from: CURRENT_NEW.into(), to: CURRENT.into() },
+        SwitchStep::WriteAndSync {
+            name: CURRENT_NEW.into(),
+            text: to.text(),
+        },
+        SwitchStep::Rename {
+            from: CURRENT_NEW.into(),
+            to: CURRENT.into(),
+        },
         SwitchStep::SyncFolder(".".into()),
     ];
     if let Some(from) = from {
@@ -118,7 +127,10 @@ pub fn switch_plan(from: Option<Current>, to: Current) -> Vec<SwitchStep> {
 /// Puts the log aside, so that no later start loads it by itself.
 pub fn switch_off() -> Vec<SwitchStep> {
     let (from, to) = (CURRENT.into(), CURRENT_OFF.into());
-    vec![SwitchStep::Rename { from, to }, SwitchStep::SyncFolder(".".into())]
+    vec![
+        SwitchStep::Rename { from, to },
+        SwitchStep::SyncFolder(".".into()),
+    ]
 }
 
 /// Generations to delete once `current` is known to count. What `off` names stays, for people to look at.
@@ -128,14 +140,19 @@ pub fn discard_plan(names: &[String], current: Current, off: Option<Current>) ->
         let generation = Current::generation_of(name);
         generation.is_some() && !kept.contains(&generation)
     });
-    others.map(|name| SwitchStep::DeleteFolder(name.clone())).collect()
+    others
+        .map(|name| SwitchStep::DeleteFolder(name.clone()))
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const OLD: Current = Current { generation: 7, shards: 4 };
+    const OLD: Current = Current {
+        generation: 7,
+        shards: 4,
+    };
 
     fn names(names: &[&str]) -> Vec<String> {
         names.iter().map(|&name| name.to_owned()).collect()
@@ -144,7 +161,13 @@ mod tests {
     #[test]
     fn current_is_read_back_and_nothing_else_is() {
         assert_eq!(Current::parse(OLD.text().as_bytes()), Some(OLD));
-        for text in ["", "gen-7", "gen-7 shards 4 crc 00000000\n", "gen-7 shards 0 crc 1\n", "gen-7 shards 4"] {
+        for text in [
+            "",
+            "gen-7",
+            "gen-7 shards 4 crc 00000000\n",
+            "gen-7 shards 0 crc 1\n",
+            "gen-7 shards 4",
+        ] {
             assert_eq!(Current::parse(text.as_bytes()), None, "{text}");
         }
         let text = OLD.text().into_bytes();
@@ -158,28 +181,46 @@ mod tests {
     #[test]
     fn every_start_has_its_plan() {
         let (found, text) = (names(&["gen-7", "gen-8", "gen-x", "notes"]), OLD.text());
-        let next = Current { generation: 9, shards: 3 };
-        let plan = |current: Option<&str>, on, shards| plan_start(&found, current.map(str::as_bytes), on, shards);
+        let next = Current {
+            generation: 9,
+            shards: 3,
+        };
+        let plan =
+            |current: Option<&str>, on, shards| plan_start(&found, current.map(str::as_bytes), on, shards);
         assert_eq!(plan(None, false, 3), StartPlan::Nothing);
         assert_eq!(plan(None, true, 3), StartPlan::Fresh(next));
         assert_eq!(plan(Some(&text), true, 4), StartPlan::Load(OLD));
-        assert_eq!(plan(Some(&text), true, 3), StartPlan::Reshard { from: OLD, to: next });
+        assert_eq!(
+            plan(Some(&text), true, 3),
+            StartPlan::Reshard { from: OLD, to: next }
+        );
         assert_eq!(plan(Some(&text), false, 3), StartPlan::SwitchOff);
         assert_eq!(plan(Some("gen"), true, 3), StartPlan::Unreadable);
         assert_eq!(plan(Some("gen"), false, 3), StartPlan::Unreadable);
-        assert_eq!(plan_start(&[], None, true, 3), StartPlan::Fresh(Current { generation: 1, shards: 3 }));
+        assert_eq!(
+            plan_start(&[], None, true, 3),
+            StartPlan::Fresh(Current {
+                generation: 1,
+                shards: 3
+            })
+        );
     }
 
     #[test]
     fn a_crash_at_any_step_of_a_switch_leaves_one_whole_generation() {
-        let to = Current { generation: 8, shards: 3 };
+        let to = Current {
+            generation: 8,
+            shards: 3,
+        };
         let steps = switch_plan(Some(OLD), to);
         for crash in 0..=steps.len() {
             let (mut current, mut folders) = (OLD, vec![7, 8]);
             for step in &steps[..crash] {
                 match step {
                     SwitchStep::Rename { .. } => current = to,
-                    SwitchStep::DeleteFolder(name) => folders.retain(|&number| Current::folder(number) != *name),
+                    SwitchStep::DeleteFolder(name) => {
+                        folders.retain(|&number| Current::folder(number) != *name)
+                    }
                     SwitchStep::SyncFolder(_) | SwitchStep::WriteAndSync { .. } => {}
                 }
             }

@@ -4,9 +4,11 @@
 //! for whatever ended; `take_events`; then let leave what `safe` (or `durable`) has reached. `next_deadline` says when time alone
 //! brings work. An event of failure comes before anything later is reported safe.
 
-use super::compaction::{Compaction, Live, Thresholds};
+use super::compaction::{Compaction, Live, Outcome, Thresholds};
 use super::record::Entry;
-use super::writer::{AppendFsync, Done, Io, IoError, Misconf, Position, Start, Writer, WriterEvent, WriterOptions};
+use super::writer::{
+    AppendFsync, Done, Io, IoError, Misconf, Position, Start, Writer, WriterEvent, WriterOptions,
+};
 use crate::clock::{Mono, Now};
 
 /// What the owner of a log must be told.
@@ -157,7 +159,10 @@ impl Log {
     /// When the log is to be called although nothing happened.
     pub fn next_deadline(&self) -> Option<Mono> {
         let compaction = self.more.then_some(Mono(0)).or(self.compaction.resumes_at());
-        [self.writer.next_deadline(), compaction].into_iter().flatten().min()
+        [self.writer.next_deadline(), compaction]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// What is to be done now.
@@ -168,9 +173,13 @@ impl Log {
 
     /// The end of an I/O.
     pub fn completed(&mut self, now: Now, io: u64, result: Result<Done, IoError>) {
-        match self.compaction.completed(&mut self.writer, io, &result) {
-            Some(Ok(())) => self.more = true,
-            Some(Err(warning)) => self.events.push(Event::Warning(warning)),
+        match self
+            .compaction
+            .completed(now.mono(), &mut self.writer, io, &result)
+        {
+            Some(Outcome::Fine) => self.more = true,
+            Some(Outcome::Warning(warning)) => self.events.push(Event::Warning(warning)),
+            Some(Outcome::Fatal(message)) => self.events.push(Event::Fatal(message)),
             None => self.writer.completed(now.mono(), io, result),
         }
         if self.writer.undone() != self.undone {

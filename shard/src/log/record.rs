@@ -65,7 +65,10 @@ impl WallMs {
             return Self::NEVER;
         }
         let (base, mono) = (now.wall_ms(), now.mono().0);
-        Self(base.saturating_add(at.0.saturating_sub(mono)).saturating_sub(mono.saturating_sub(at.0)))
+        Self(
+            base.saturating_add(at.0.saturating_sub(mono))
+                .saturating_sub(mono.saturating_sub(at.0)),
+        )
     }
 
     /// When that will be on the monotonic clock; what is past is due now.
@@ -262,8 +265,21 @@ pub enum Kind {
 
 impl Kind {
     pub fn from_number(number: u8) -> Option<Self> {
-        use Kind::{Acked, AckedSnapshot, Added, Flushed, Gone, JobSnapshot, Meta, Queue, QueueSnapshot, State};
-        let all = [Meta, Added, State, Acked, Gone, Queue, JobSnapshot, QueueSnapshot, AckedSnapshot, Flushed];
+        use Kind::{
+            Acked, AckedSnapshot, Added, Flushed, Gone, JobSnapshot, Meta, Queue, QueueSnapshot, State,
+        };
+        let all = [
+            Meta,
+            Added,
+            State,
+            Acked,
+            Gone,
+            Queue,
+            JobSnapshot,
+            QueueSnapshot,
+            AckedSnapshot,
+            Flushed,
+        ];
         all.into_iter().find(|&kind| kind as u8 == number)
     }
 }

@@ -67,16 +67,30 @@ pub enum Want {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the text of each is its documentation")]
 pub enum RecoveryError {
-    #[error("{file}, offset {offset}: {what}; what was confirmed is affected. Inspect it with: shardq-cli aof check {file}")]
+    #[error(
+        "{file}, offset {offset}: {what}; what was confirmed is affected. Inspect it with: shardq-cli aof check {file}"
+    )]
     Damaged { file: String, offset: u64, what: Wrong },
-    #[error("{file}, offset {offset}: {what}. A later version of the server wrote it. Inspect it with: shardq-cli aof check {file}")]
-    Future { file: String, offset: u64, what: BadRecord },
-    #[error("{file}, offset {offset}: a torn tail, and aof-load-truncated is no. Cut it with: shardq-cli aof check --repair {file}")]
+    #[error(
+        "{file}, offset {offset}: {what}. A later version of the server wrote it. Inspect it with: shardq-cli aof check {file}"
+    )]
+    Future {
+        file: String,
+        offset: u64,
+        what: BadRecord,
+    },
+    #[error(
+        "{file}, offset {offset}: a torn tail, and aof-load-truncated is no. Cut it with: shardq-cli aof check --repair {file}"
+    )]
     Torn { file: String, offset: u64 },
     #[error("{file} is missing: the log says that it is still needed")]
     Missing { file: String },
     #[error("{file}, offset {offset}: {error}")]
-    Unreadable { file: String, offset: u64, error: String },
+    Unreadable {
+        file: String,
+        offset: u64,
+        error: String,
+    },
 }
 
 /// What can be wrong with a segment.
@@ -213,17 +227,32 @@ pub struct Recovered {
 impl Recovered {
     /// Where the writer goes on, once the repairs are done.
     pub fn start(self, store_epoch: u64, boot_id: [u8; 16], now: Now) -> Start {
-        let meta = Meta { store_epoch, boot_id, last_ctime: self.last_ctime, ..self.meta };
-        Start { meta, place: self.place, next_number: self.next_number, old: self.old, now }
+        let meta = Meta {
+            store_epoch,
+            boot_id,
+            last_ctime: self.last_ctime,
+            ..self.meta
+        };
+        Start {
+            meta,
+            place: self.place,
+            next_number: self.next_number,
+            old: self.old,
+            now,
+        }
     }
 }
 
 #[derive(Debug)]
 enum Mode {
     Header,
-    Records { random: u64 },
+    Records {
+        random: u64,
+    },
     /// Zeros from here to the end of the file.
-    Zeros { random: u64 },
+    Zeros {
+        random: u64,
+    },
     Search(MarkSearch, Option<u64>),
 }
 
@@ -294,11 +323,21 @@ impl Recovery {
 
     /// What to read next.
     pub fn want(&self) -> Want {
-        let Some(file) = self.files.get(self.at) else { return Want::Done };
+        let Some(file) = self.files.get(self.at) else {
+            return Want::Done;
+        };
         let have = self.buffer.len() as u64;
         let offset = self.offset + have;
-        let bytes = self.needs.saturating_sub(have).max(READ_BYTES).min(file.bytes.saturating_sub(offset));
-        Want::Read { segment: file.number, offset, bytes }
+        let bytes = self
+            .needs
+            .saturating_sub(have)
+            .max(READ_BYTES)
+            .min(file.bytes.saturating_sub(offset));
+        Want::Read {
+            segment: file.number,
+            offset,
+            bytes,
+        }
     }
 
     /// How much is read, of how much: for the progress in the log and INFO.
@@ -308,13 +347,26 @@ impl Recovery {
     }
 
     /// What was read; entries go to `sink` in order.
-    pub fn supply(&mut self, bytes: Result<&[u8], String>, sink: &mut impl FnMut(Entry)) -> Result<(), RecoveryError> {
-        let Want::Read { bytes: asked, offset, .. } = self.want() else {
+    pub fn supply(
+        &mut self,
+        bytes: Result<&[u8], String>,
+        sink: &mut impl FnMut(Entry),
+    ) -> Result<(), RecoveryError> {
+        let Want::Read {
+            bytes: asked, offset, ..
+        } = self.want()
+        else {
             panic!("nothing was asked for");
         };
         let bytes = match bytes {
             Ok(bytes) => bytes,
-            Err(error) => return Err(RecoveryError::Unreadable { file: self.file_name(self.at), offset, error }),
+            Err(error) => {
+                return Err(RecoveryError::Unreadable {
+                    file: self.file_name(self.at),
+                    offset,
+                    error,
+                });
+            }
         };
         assert!(bytes.len() as u64 <= asked, "more than was asked for");
         if (bytes.len() as u64) < asked {
@@ -335,7 +387,9 @@ impl Recovery {
 
     /// A step in the current file; false when more must be read, or all is.
     fn step(&mut self, sink: &mut impl FnMut(Entry)) -> Result<bool, RecoveryError> {
-        let Some(file) = self.files.get(self.at) else { return Ok(false) };
+        let Some(file) = self.files.get(self.at) else {
+            return Ok(false);
+        };
         let room = file.bytes.saturating_sub(self.offset);
         let whole = self.buffer.len() as u64 >= room;
         match &mut self.mode {
@@ -405,7 +459,9 @@ impl Recovery {
         let wrong = match &header {
             Ok(header) => {
                 self.seen[self.at].random = header.random;
-                let RecoveryOptions { shard, generation, .. } = self.options;
+                let RecoveryOptions {
+                    shard, generation, ..
+                } = self.options;
                 let expected = (shard, generation, file.number);
                 ((header.shard, header.generation, header.number) != expected).then_some(Wrong::Owner)
             }
@@ -418,7 +474,11 @@ impl Recovery {
         match (wrong, random) {
             (Some(wrong), _) => self.found(wrong, 0, self.place.unwrap_or(0), random),
             (None, _) if self.is_broken() => self.mode = Mode::Search(MarkSearch::new(file.bytes), random),
-            (None, random) => self.mode = Mode::Records { random: random.expect("a good header has one") },
+            (None, random) => {
+                self.mode = Mode::Records {
+                    random: random.expect("a good header has one"),
+                }
+            }
         }
     }
 
@@ -429,11 +489,21 @@ impl Recovery {
     }
 
     fn found(&mut self, wrong: Wrong, offset: u64, place: u64, random: Option<u64>) {
-        self.findings.push(Finding { wrong, file: self.at, offset, place });
+        self.findings.push(Finding {
+            wrong,
+            file: self.at,
+            offset,
+            place,
+        });
         self.mode = Mode::Search(MarkSearch::new(self.files[self.at].bytes), random);
     }
 
-    fn record(&mut self, random: u64, room: u64, sink: &mut impl FnMut(Entry)) -> Result<bool, RecoveryError> {
+    fn record(
+        &mut self,
+        random: u64,
+        room: u64,
+        sink: &mut impl FnMut(Entry),
+    ) -> Result<bool, RecoveryError> {
         let buffer = std::mem::take(&mut self.buffer);
         let looked = look(&buffer, room, random);
         let go_on = match looked {
@@ -463,11 +533,20 @@ impl Recovery {
     }
 
     /// Takes a record whose checksum is right, or finds that it may not stand here.
-    fn take(&mut self, record: &Intact<'_>, random: u64, sink: &mut impl FnMut(Entry)) -> Result<(), RecoveryError> {
+    fn take(
+        &mut self,
+        record: &Intact<'_>,
+        random: u64,
+        sink: &mut impl FnMut(Entry),
+    ) -> Result<(), RecoveryError> {
         self.seen[self.at].used = true;
         let mut entries = Vec::new();
         if let Err(what) = record.entries(&mut |entry| entries.push(entry)) {
-            return Err(RecoveryError::Future { file: self.file_name(self.at), offset: self.offset, what });
+            return Err(RecoveryError::Future {
+                file: self.file_name(self.at),
+                offset: self.offset,
+                what,
+            });
         }
         if self.offset == FIRST_RECORD {
             let base = match entries.as_slice() {
@@ -479,7 +558,11 @@ impl Recovery {
             };
             let expected = self.place.unwrap_or(base);
             if base != expected {
-                let wrong = if base > expected { Wrong::Gap } else { Wrong::Overlap };
+                let wrong = if base > expected {
+                    Wrong::Gap
+                } else {
+                    Wrong::Overlap
+                };
                 self.found(wrong, self.offset, expected.min(base), Some(random));
                 return Ok(());
             }
@@ -534,7 +617,13 @@ impl Recovery {
             let covered = self.mark_unknown || self.mark > finding.place;
             let (file, offset) = (self.file_name(finding.file), finding.offset);
             match decide(finding.wrong, self.which(finding.file), covered) {
-                Decision::Stop => return Err(RecoveryError::Damaged { file, offset, what: finding.wrong }),
+                Decision::Stop => {
+                    return Err(RecoveryError::Damaged {
+                        file,
+                        offset,
+                        what: finding.wrong,
+                    });
+                }
                 Decision::Cut if !self.options.may_cut => return Err(RecoveryError::Torn { file, offset }),
                 Decision::Cut => cut = cut.or(Some(*finding)),
                 Decision::Remove => {}
@@ -547,7 +636,9 @@ impl Recovery {
     fn check_lowest(&self) -> Result<(), RecoveryError> {
         let lowest = self.meta.map(|meta| meta.lowest_segment);
         match lowest.filter(|lowest| self.files.iter().all(|file| file.number != *lowest)) {
-            Some(lowest) => Err(RecoveryError::Missing { file: FileName::of(self.options.shard, lowest) }),
+            Some(lowest) => Err(RecoveryError::Missing {
+                file: FileName::of(self.options.shard, lowest),
+            }),
             None => Ok(()),
         }
     }
@@ -557,7 +648,9 @@ impl Recovery {
         let verdict = self.verdict(cut.is_some());
         let mut old = Vec::new();
         for (file, seen) in self.files.iter().zip(&self.seen) {
-            let (Some(base), true) = (seen.base, file.number >= lowest) else { continue };
+            let (Some(base), true) = (seen.base, file.number >= lowest) else {
+                continue;
+            };
             let end = base + (seen.end_offset - FIRST_RECORD);
             old.push(Segment::old(file.number, seen.random, seen.end_offset, base, end));
         }
@@ -579,7 +672,9 @@ impl Recovery {
             None => EpochVerdict::Renew("there was no log"),
             Some(_) if cut => EpochVerdict::Renew("a torn tail was cut"),
             Some(_) if self.last_was_stop => EpochVerdict::Keep("the server was stopped in order"),
-            Some(meta) if meta.boot_id == self.options.boot_id => EpochVerdict::Keep("only the process ended"),
+            Some(meta) if meta.boot_id == self.options.boot_id => {
+                EpochVerdict::Keep("only the process ended")
+            }
             Some(meta) if meta.always => EpochVerdict::Keep("everything was synced before it was told"),
             Some(_) => EpochVerdict::Renew("the machine was restarted, and the newest writes may be missing"),
         }
@@ -591,7 +686,10 @@ impl Recovery {
             file: self.file_name(cut.file),
             offset: cut.offset,
             what: cut.wrong,
-            whole: later.filter(|&at| self.seen[at].used).map(|at| self.file_name(at)).collect(),
+            whole: later
+                .filter(|&at| self.seen[at].used)
+                .map(|at| self.file_name(at))
+                .collect(),
         }
     }
 
@@ -600,7 +698,10 @@ impl Recovery {
         let shard = self.options.shard;
         let mut steps = Vec::new();
         if let Some(cut) = cut {
-            for at in (cut.file..self.files.len()).rev().filter(|&at| self.seen[at].used) {
+            for at in (cut.file..self.files.len())
+                .rev()
+                .filter(|&at| self.seen[at].used)
+            {
                 let segment = self.files[at].number;
                 let whole = at > cut.file || self.seen[at].base.is_none();
                 let offset = if whole { 0 } else { cut.offset };
@@ -613,7 +714,9 @@ impl Recovery {
                 steps.push(RepairStep::SyncFolder);
             }
         }
-        let kept: Vec<usize> = (0..self.files.len()).filter(|&at| self.seen[at].base.is_some()).collect();
+        let kept: Vec<usize> = (0..self.files.len())
+            .filter(|&at| self.seen[at].base.is_some())
+            .collect();
         // Older ones were synced before these were begun.
         for &at in kept.iter().skip(kept.len().saturating_sub(2)) {
             let (segment, bytes) = (self.files[at].number, self.seen[at].end_offset);
@@ -624,7 +727,9 @@ impl Recovery {
         }
         let gone = (0..self.files.len()).filter(|&at| !self.seen[at].used || self.files[at].number < lowest);
         let before = steps.len();
-        steps.extend(gone.map(|at| RepairStep::Unlink { segment: self.files[at].number }));
+        steps.extend(gone.map(|at| RepairStep::Unlink {
+            segment: self.files[at].number,
+        }));
         if steps.len() > before {
             steps.push(RepairStep::SyncFolder);
         }
@@ -640,8 +745,15 @@ impl Recovery {
 mod tests {
     use super::*;
 
-    const WRONGS: [Wrong; 7] =
-        [Wrong::Torn, Wrong::Gap, Wrong::Overlap, Wrong::Header, Wrong::Foreign, Wrong::Version, Wrong::Owner];
+    const WRONGS: [Wrong; 7] = [
+        Wrong::Torn,
+        Wrong::Gap,
+        Wrong::Overlap,
+        Wrong::Header,
+        Wrong::Foreign,
+        Wrong::Version,
+        Wrong::Owner,
+    ];
     const WHICH: [Which; 4] = [Which::Spare, Which::Last, Which::BeforeLast, Which::Older];
 
     #[test]
@@ -653,7 +765,10 @@ mod tests {
                 let (open, covered) = (decide(wrong, which, false), decide(wrong, which, true));
                 assert_ne!(covered, Decision::Cut, "{wrong:?} {which:?}");
                 // A file goes without being kept only when it never held anything.
-                assert_eq!(open == Decision::Remove, wrong == Wrong::Header && which == Which::Spare);
+                assert_eq!(
+                    open == Decision::Remove,
+                    wrong == Wrong::Header && which == Which::Spare
+                );
                 assert!(open != Decision::Cut || matches!(which, Which::Last | Which::BeforeLast));
             }
         }

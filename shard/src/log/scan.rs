@@ -1,9 +1,10 @@
 //! What may still stand behind damage: the newest mark of durability among the records that are whole.
 //!
-//! Records are looked for at every place where one could begin. Lengths that damage has made up could make this slow, so the bytes
-//! that go through checksums have a limit; beyond it the answer is "unknown", and the start stops rather than cut.
+//! Records are looked for at every place where one could begin and what stands there could be a header: of 500 million places in
+//! random bytes one passes. A body full of made-up headers could still make this slow, so the bytes that go through
+//! checksums in vain have a limit; beyond it the answer is "unknown", and the start stops rather than cut.
 
-use super::codec::{ALIGNMENT, Look, look};
+use super::codec::{ALIGNMENT, BadRecord, Look, could_be_header, look};
 
 /// So many times the bytes of the file may go through checksums.
 const PASSES: u64 = 16;
@@ -32,7 +33,12 @@ pub enum Step {
 impl MarkSearch {
     pub fn new(file_bytes: u64) -> Self {
         let budget = PASSES.saturating_mul(file_bytes);
-        Self { budget, mark: 0, anything: false, unknown: false }
+        Self {
+            budget,
+            mark: 0,
+            anything: false,
+            unknown: false,
+        }
     }
 
     /// Looks at what begins with `bytes`; `random` is unknown when the header is damaged.
@@ -46,15 +52,26 @@ impl MarkSearch {
         if aligned > 0 {
             return Step::Skip(aligned);
         }
-        match look(bytes, room, random) {
+        if !could_be_header(bytes) {
+            return Step::Skip(ALIGNMENT as usize);
+        }
+        let looked = look(bytes, room, random);
+        match looked {
             Look::Record(record) => {
                 self.mark = self.mark.max(record.durable);
                 Step::Skip((record.padded_bytes as usize).min(bytes.len()))
             }
             Look::Needs(needed) => Step::Needs(needed),
             Look::Nothing | Look::Bad(_) => {
-                let length = bytes.first_chunk().map_or(0, |length| u64::from(u32::from_le_bytes(*length)));
-                match self.budget.checked_sub(length.min(room)) {
+                let length = bytes
+                    .first_chunk()
+                    .map_or(0, |length| u64::from(u32::from_le_bytes(*length)));
+                let spent = if looked == Look::Bad(BadRecord::Checksum) {
+                    length
+                } else {
+                    0
+                };
+                match self.budget.checked_sub(spent) {
                     Some(left) => self.budget = left,
                     None => self.unknown = true,
                 }

@@ -51,7 +51,10 @@ impl SegmentHeader {
         bytes[..8].copy_from_slice(MAGIC);
         bytes[8..10].copy_from_slice(&SEGMENT_VERSION.to_le_bytes());
         bytes[10..12].copy_from_slice(&self.shard.to_le_bytes());
-        for (at, number) in [self.number, self.generation, self.random, self.file_bytes].into_iter().enumerate() {
+        for (at, number) in [self.number, self.generation, self.random, self.file_bytes]
+            .into_iter()
+            .enumerate()
+        {
             bytes[16 + 8 * at..24 + 8 * at].copy_from_slice(&number.to_le_bytes());
         }
         let sum = crc32c::crc32c(&bytes[..HEADER - 4]);
@@ -67,8 +70,18 @@ impl SegmentHeader {
         let sum = crc32c::crc32c(&bytes[..HEADER - 4]);
         let intact = bytes[HEADER - 4..] == sum.to_le_bytes();
         if &bytes[..8] != MAGIC {
-            let zeros = bytes.iter().all(|&byte| byte == 0);
-            return Err(if zeros { BadHeader::Damaged } else { BadHeader::Foreign });
+            // A header that was written in part only: the beginning of the magic number, then zeros.
+            let begun = bytes
+                .iter()
+                .zip(MAGIC)
+                .take_while(|(byte, magic)| byte == magic)
+                .count();
+            let zeros = bytes[begun..].iter().all(|&byte| byte == 0);
+            return Err(if zeros {
+                BadHeader::Damaged
+            } else {
+                BadHeader::Foreign
+            });
         }
         if !intact {
             return Err(BadHeader::Damaged);
@@ -125,9 +138,8 @@ impl FileName {
             .strip_prefix("shard-")
             .and_then(|rest| rest.strip_suffix(".log"))
             .and_then(|rest| rest.split_once('-'));
-        let numbers = parts.and_then(|(shard, number)| {
-            Some((shard.parse().ok()?, u64::from_str_radix(number, 16).ok()?))
-        });
+        let numbers = parts
+            .and_then(|(shard, number)| Some((shard.parse().ok()?, u64::from_str_radix(number, 16).ok()?)));
         match numbers {
             Some((shard, number)) if Self::of(shard, number) == name => Self::Segment { shard, number },
             _ => Self::Foreign,
@@ -165,9 +177,19 @@ mod tests {
         for (shard, number) in [(0, 1), (255, u64::MAX), (7, 0x10)] {
             let name = FileName::of(shard, number);
             assert_eq!(FileName::parse(&name), FileName::Segment { shard, number });
-            assert_eq!(FileName::parse(&FileName::of_cut(shard, number, 64)), FileName::Cut);
+            assert_eq!(
+                FileName::parse(&FileName::of_cut(shard, number, 64)),
+                FileName::Cut
+            );
         }
-        for name in ["", "shard-1-2.log", "shard-001-.log", "notes.txt", "shard-000-000000000000000G.log", ".cut-3"] {
+        for name in [
+            "",
+            "shard-1-2.log",
+            "shard-001-.log",
+            "notes.txt",
+            "shard-000-000000000000000G.log",
+            ".cut-3",
+        ] {
             assert_eq!(FileName::parse(name), FileName::Foreign, "{name}");
         }
     }

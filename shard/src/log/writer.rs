@@ -97,9 +97,18 @@ pub struct Io {
 pub enum Action {
     /// Unlink `replaces`, create the segment's file (an old one of that name is replaced), allocate `bytes` of zeros, write the header
     /// at 0, sync file and folder. When it fails the file is unlinked again.
-    Create { segment: u64, bytes: u64, header: [u8; 64], replaces: Vec<u64> },
+    Create {
+        segment: u64,
+        bytes: u64,
+        header: [u8; 64],
+        replaces: Vec<u64>,
+    },
     /// Write the chunks one behind the other, all of them.
-    Write { segment: u64, offset: u64, chunks: Vec<Bytes> },
+    Write {
+        segment: u64,
+        offset: u64,
+        chunks: Vec<Bytes>,
+    },
     /// fdatasync of all writes that completed before.
     Sync { segment: u64 },
     /// Read so many bytes; the report has fewer only at the end of the file.
@@ -139,7 +148,11 @@ pub struct Misconf(pub String);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriterEvent {
     /// The entries from the first to the last of these are not in the log.
-    Failed { from: Position, to: Position, reason: String },
+    Failed {
+        from: Position,
+        to: Position,
+        reason: String,
+    },
     /// The process must stop.
     Fatal(String),
 }
@@ -167,7 +180,17 @@ impl Segment {
     /// A segment of an earlier process: sealed, and durable.
     pub fn old(number: u64, random: u64, file_bytes: u64, base: u64, end: u64) -> Self {
         let all = (end, Position(0));
-        Self { number, random, file_bytes, base, end, written: all, synced: all, sealed: true, ready: true }
+        Self {
+            number,
+            random,
+            file_bytes,
+            base,
+            end,
+            written: all,
+            synced: all,
+            sealed: true,
+            ready: true,
+        }
     }
 
     fn new(spare: Spare, base: u64) -> Self {
@@ -266,10 +289,17 @@ pub struct Writer {
 impl Writer {
     /// A log that goes on behind what there is, in a new segment. It has [`started`](Self::started) when that segment's first record is durable.
     pub fn new(options: WriterOptions, start: Start) -> Self {
-        assert!(options.segment_bytes >= FIRST_RECORD + 2 * META_BYTES, "a segment holds a record");
+        assert!(
+            options.segment_bytes >= FIRST_RECORD + 2 * META_BYTES,
+            "a segment holds a record"
+        );
         let mut writer = Self {
             chance: ChaCha8Rng::from_seed(options.seed),
-            meta: Meta { always: options.fsync == AppendFsync::Always, stopped: false, ..start.meta },
+            meta: Meta {
+                always: options.fsync == AppendFsync::Always,
+                stopped: false,
+                ..start.meta
+            },
             fsync: options.fsync,
             relaxing: None,
             segments: start.old.into(),
@@ -293,7 +323,10 @@ impl Writer {
             events: Vec::new(),
             options,
         };
-        writer.meta.lowest_segment = writer.segments.front().map_or(writer.next_number, |oldest| oldest.number);
+        writer.meta.lowest_segment = writer
+            .segments
+            .front()
+            .map_or(writer.next_number, |oldest| oldest.number);
         writer.roll(start.place, META_BYTES);
         writer.place_meta();
         writer
@@ -320,7 +353,9 @@ impl Writer {
             return Some(Misconf(format!("Errors writing to the log: {}", repair.reason)));
         }
         if self.pending_bytes() >= PENDING_BYTES {
-            return Some(Misconf("The disk is too slow for what is written to the log".into()));
+            return Some(Misconf(
+                "The disk is too slow for what is written to the log".into(),
+            ));
         }
         let trouble = self.trouble.as_ref()?;
         let bytes = upper_bound(entry) + self.group_bytes();
@@ -334,7 +369,11 @@ impl Writer {
 
     /// Up to where messages may leave.
     pub fn safe(&self) -> Position {
-        if self.is_always() { self.durable() } else { self.written }
+        if self.is_always() {
+            self.durable()
+        } else {
+            self.written
+        }
     }
 
     /// Up to where entries survive the loss of power.
@@ -362,7 +401,11 @@ impl Writer {
         if fsync == AppendFsync::Always || !self.meta.always {
             self.relaxing = None;
             self.fsync = fsync;
-            self.wanted = if fsync == AppendFsync::Always { self.appended } else { self.wanted };
+            self.wanted = if fsync == AppendFsync::Always {
+                self.appended
+            } else {
+                self.wanted
+            };
         } else {
             self.relaxing = Some((fsync, None));
         }
@@ -382,7 +425,10 @@ impl Writer {
 
     /// Takes [`raise_lowest`](Self::raise_lowest) back, since its record failed.
     pub fn reset_lowest(&mut self) {
-        self.meta.lowest_segment = self.segments.front().map_or(self.next_number, |oldest| oldest.number);
+        self.meta.lowest_segment = self
+            .segments
+            .front()
+            .map_or(self.next_number, |oldest| oldest.number);
     }
 
     /// The oldest segment, when nothing is written to it any more.
@@ -399,23 +445,37 @@ impl Writer {
     /// Forgets the oldest segment: it is unlinked.
     pub fn forget(&mut self, number: u64) {
         let oldest = self.segments.pop_front();
-        assert_eq!(oldest.map(|oldest| oldest.number), Some(number), "the oldest goes first");
+        assert_eq!(
+            oldest.map(|oldest| oldest.number),
+            Some(number),
+            "the oldest goes first"
+        );
     }
 
     /// Bytes of all records.
     pub fn log_bytes(&self) -> u64 {
-        self.segments.iter().map(|segment| segment.end - segment.base).sum()
+        self.segments
+            .iter()
+            .map(|segment| segment.end - segment.base)
+            .sum()
     }
 
     /// Number of the segment that is written to.
     pub fn active_number(&self) -> u64 {
-        self.segments.back().map_or(self.next_number, |active| active.number)
+        self.segments
+            .back()
+            .map_or(self.next_number, |active| active.number)
     }
 
     /// Seals the active segment, when it holds anything: what compaction is forced to.
     pub fn seal(&mut self) {
         self.close_group();
-        if let Some(place) = self.segments.back().filter(|active| active.end > active.base).map(|active| active.end) {
+        if let Some(place) = self
+            .segments
+            .back()
+            .filter(|active| active.end > active.base)
+            .map(|active| active.end)
+        {
             self.roll(place, META_BYTES);
         }
     }
@@ -423,7 +483,10 @@ impl Writer {
     /// Whether the reserve is all that is left, or the disk fails: the text of `-MISCONF`.
     pub fn misconf(&self) -> Option<Misconf> {
         let reason = self.repair.as_ref().map(|repair| &repair.reason);
-        reason.or(self.trouble.as_ref().map(|trouble| &trouble.reason)).cloned().map(Misconf)
+        reason
+            .or(self.trouble.as_ref().map(|trouble| &trouble.reason))
+            .cloned()
+            .map(Misconf)
     }
 
     /// How often the end of the log was taken back.
@@ -439,11 +502,19 @@ impl Writer {
 
     /// When `take_io` has something to do that nothing but time brings about.
     pub fn next_deadline(&self) -> Option<Mono> {
-        let everysec = self.fsync == AppendFsync::EverySecond && self.syncing.is_none() && self.oldest_unsynced().is_some();
+        let everysec = self.fsync == AppendFsync::EverySecond
+            && self.syncing.is_none()
+            && self.oldest_unsynced().is_some();
         let sync = everysec.then(|| self.sync_started_at.after_ms(SYNC_EVERY_MS));
-        let repair = self.repair.as_ref().filter(|repair| repair.io.is_none() && !repair.zeroed);
+        let repair = self
+            .repair
+            .as_ref()
+            .filter(|repair| repair.io.is_none() && !repair.zeroed);
         let trouble = self.trouble.as_ref().map(|trouble| trouble.retry_at);
-        [sync, repair.map(|repair| repair.retry_at), trouble].into_iter().flatten().min()
+        [sync, repair.map(|repair| repair.retry_at), trouble]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// What is to be done now.
@@ -526,12 +597,18 @@ impl Writer {
     }
 
     fn group_bytes(&self) -> u64 {
-        self.group.as_ref().map_or(0, |(group, _)| Prepared::group(group).padded_bytes())
+        self.group
+            .as_ref()
+            .map_or(0, |(group, _)| Prepared::group(group).padded_bytes())
     }
 
     fn place_record(&mut self, prepared: &Prepared, first: Position, last: Position) {
         self.make_room(prepared.padded_bytes());
-        if self.segments.back().is_some_and(|active| active.end == active.base) {
+        if self
+            .segments
+            .back()
+            .is_some_and(|active| active.end == active.base)
+        {
             self.place_meta_at(first);
         }
         self.push(prepared, first, last);
@@ -551,14 +628,21 @@ impl Writer {
     fn push(&mut self, prepared: &Prepared, first: Position, last: Position) {
         let durable = self.durable_place();
         let active = self.segments.back_mut().expect("rolled");
-        if self.batches.back().is_none_or(|batch| batch.segment != active.number) {
+        if self
+            .batches
+            .back()
+            .is_none_or(|batch| batch.segment != active.number)
+        {
             let batch = Batch::new(active.number, active.offset_of(active.end), active.end, first);
             self.batches.push_back(batch);
         }
         let batch = self.batches.back_mut().expect("pushed above");
         batch.push(prepared, active.random, durable, last);
         active.end += prepared.padded_bytes();
-        assert!(active.offset_of(active.end) <= active.file_bytes, "a record fits its segment");
+        assert!(
+            active.offset_of(active.end) <= active.file_bytes,
+            "a record fits its segment"
+        );
     }
 
     fn make_room(&mut self, bytes: u64) {
@@ -588,7 +672,12 @@ impl Writer {
     }
 
     fn create(&mut self, file_bytes: u64, replaces: Vec<u64>, first: bool) -> Spare {
-        let spare = Spare { number: self.next_number, random: self.chance.next_u64(), file_bytes, ready: false };
+        let spare = Spare {
+            number: self.next_number,
+            random: self.chance.next_u64(),
+            file_bytes,
+            ready: false,
+        };
         self.next_number += 1;
         if first {
             self.spares.push_front(spare);
@@ -603,7 +692,12 @@ impl Writer {
             file_bytes,
         };
         let segment = spare.number;
-        let io = self.push_io(Action::Create { segment, bytes: file_bytes, header: header.encode(), replaces });
+        let io = self.push_io(Action::Create {
+            segment,
+            bytes: file_bytes,
+            header: header.encode(),
+            replaces,
+        });
         self.creating.push((io, segment));
         spare
     }
@@ -619,13 +713,25 @@ impl Writer {
     }
 
     fn oldest_unsynced(&self) -> Option<&Segment> {
-        let from = self.segments.iter().rev().take_while(|segment| !segment.is_synced()).count();
+        let from = self
+            .segments
+            .iter()
+            .rev()
+            .take_while(|segment| !segment.is_synced())
+            .count();
         let first = self.segments.len() - from;
-        self.segments.iter().skip(first).find(|segment| segment.synced.0 < segment.written.0)
+        self.segments
+            .iter()
+            .skip(first)
+            .find(|segment| segment.synced.0 < segment.written.0)
     }
 
     fn segment_mut(&mut self, number: u64) -> &mut Segment {
-        let found = self.segments.iter_mut().rev().find(|segment| segment.number == number);
+        let found = self
+            .segments
+            .iter_mut()
+            .rev()
+            .find(|segment| segment.number == number);
         found.expect("a segment with I/O under way is one of the log's")
     }
 
@@ -634,7 +740,10 @@ impl Writer {
             return;
         }
         let Some(batch) = self.batches.front() else { return };
-        let at = self.segments.iter().rposition(|segment| segment.number == batch.segment);
+        let at = self
+            .segments
+            .iter()
+            .rposition(|segment| segment.number == batch.segment);
         let at = at.expect("a batch belongs to a segment");
         let first_of_segment = batch.start == self.segments[at].base;
         let predecessors_synced = at < 2 || self.segments[at - 2].is_synced();
@@ -643,7 +752,11 @@ impl Writer {
         }
         let mut batch = self.batches.pop_front().expect("looked at above");
         let (segment, offset, chunks) = (batch.segment, batch.offset, batch.take_chunks());
-        let io = self.push_io(Action::Write { segment, offset, chunks });
+        let io = self.push_io(Action::Write {
+            segment,
+            offset,
+            chunks,
+        });
         self.writing = Some((io, batch));
     }
 
@@ -651,7 +764,11 @@ impl Writer {
         if self.syncing.is_some() {
             return;
         }
-        let mut repairs = self.repair.as_ref().filter(|repair| repair.zeroed).map(|repair| repair.segment);
+        let mut repairs = self
+            .repair
+            .as_ref()
+            .filter(|repair| repair.zeroed)
+            .map(|repair| repair.segment);
         let unsynced = self.oldest_unsynced().copied();
         if unsynced.is_some_and(|oldest| repairs.is_some_and(|number| oldest.number < number)) {
             repairs = None;
@@ -661,19 +778,31 @@ impl Writer {
             (None, Some(oldest)) if self.repair.is_some() || self.sync_is_due(now, &oldest) => oldest,
             _ => return,
         };
-        let io = self.push_io(Action::Sync { segment: oldest.number });
+        let io = self.push_io(Action::Sync {
+            segment: oldest.number,
+        });
         self.sync_started_at = now;
-        self.syncing = Some(Syncing { io, segment: oldest.number, up_to: oldest.written, repairs: repairs.is_some() });
+        self.syncing = Some(Syncing {
+            io,
+            segment: oldest.number,
+            up_to: oldest.written,
+            repairs: repairs.is_some(),
+        });
     }
 
     fn sync_is_due(&self, now: Mono, oldest: &Segment) -> bool {
         let sealed = oldest.sealed && oldest.written.0 == oldest.end;
-        let second = self.fsync == AppendFsync::EverySecond && now >= self.sync_started_at.after_ms(SYNC_EVERY_MS);
+        let second =
+            self.fsync == AppendFsync::EverySecond && now >= self.sync_started_at.after_ms(SYNC_EVERY_MS);
         sealed || second || self.is_always() || self.wanted > self.durable()
     }
 
     fn start_creating(&mut self, now: Mono) {
-        if self.trouble.as_ref().is_some_and(|trouble| now < trouble.retry_at) {
+        if self
+            .trouble
+            .as_ref()
+            .is_some_and(|trouble| now < trouble.retry_at)
+        {
             return;
         }
         if self.spares.len() >= self.options.reserve + ORDINARY_SPARES {
@@ -695,7 +824,11 @@ impl Writer {
             return;
         }
         let (segment, offset, bytes) = (repair.segment, repair.offset, repair.bytes);
-        let io = self.push_io(Action::Write { segment, offset, chunks: zeros(bytes) });
+        let io = self.push_io(Action::Write {
+            segment,
+            offset,
+            chunks: zeros(bytes),
+        });
         self.repair.as_mut().expect("as above").io = Some(io);
     }
 
@@ -708,7 +841,9 @@ impl Writer {
 
     fn synced(&mut self, syncing: &Syncing, result: Result<Done, IoError>) {
         if let Err(error) = result {
-            return self.events.push(WriterEvent::Fatal(format!("fdatasync of the log failed: {error}")));
+            return self.events.push(WriterEvent::Fatal(format!(
+                "fdatasync of the log failed: {error}"
+            )));
         }
         let segment = self.segment_mut(syncing.segment);
         segment.synced = segment.synced.max(syncing.up_to);
@@ -721,7 +856,9 @@ impl Writer {
 
     fn write_failed(&mut self, now: Mono, batch: Batch, error: &IoError) {
         if !self.started() {
-            return self.events.push(WriterEvent::Fatal(format!("the log cannot be started: {error}")));
+            return self
+                .events
+                .push(WriterEvent::Fatal(format!("the log cannot be started: {error}")));
         }
         self.repair = Some(Repair {
             reason: error.to_string(),
@@ -739,13 +876,28 @@ impl Writer {
 
     /// Gives up all batches from this place on, and the segments behind; the log goes on here.
     fn undo(&mut self, segment: u64, place: u64, reason: &str) {
-        let kept = self.batches.iter().position(|batch| batch.start >= place).unwrap_or(self.batches.len());
+        let kept = self
+            .batches
+            .iter()
+            .position(|batch| batch.start >= place)
+            .unwrap_or(self.batches.len());
         let dropped = self.batches.split_off(kept);
         let group = self.group.take().map(|(_, first)| first);
         let from = dropped.front().map(|batch| batch.first).or(group);
         while let Some(last) = self.segments.pop_back_if(|last| last.number != segment) {
-            let Segment { number, random, file_bytes, ready, .. } = last;
-            self.spares.push_front(Spare { number, random, file_bytes, ready });
+            let Segment {
+                number,
+                random,
+                file_bytes,
+                ready,
+                ..
+            } = last;
+            self.spares.push_front(Spare {
+                number,
+                random,
+                file_bytes,
+                ready,
+            });
         }
         let active = self.segments.back_mut().expect("the segment is one of the log's");
         active.end = place;
@@ -777,20 +929,30 @@ impl Writer {
         self.trouble = None;
         if let Some(spare) = self.spares.iter_mut().find(|spare| spare.number == number) {
             spare.ready = true;
-        } else if let Some(segment) = self.segments.iter_mut().rev().find(|segment| segment.number == number) {
+        } else if let Some(segment) = self
+            .segments
+            .iter_mut()
+            .rev()
+            .find(|segment| segment.number == number)
+        {
             segment.ready = true;
         }
     }
 
     fn create_failed(&mut self, now: Mono, number: u64, error: &IoError) {
         let (reason, retry_at) = (error.to_string(), now.after_ms(RETRY_MS));
-        self.trouble = Some(Trouble { reason: reason.clone(), retry_at });
+        self.trouble = Some(Trouble {
+            reason: reason.clone(),
+            retry_at,
+        });
         self.spares.retain(|spare| spare.number != number);
         let Some(at) = self.segments.iter().position(|segment| segment.number == number) else {
             return;
         };
         if at == 0 || !self.started() {
-            return self.events.push(WriterEvent::Fatal(format!("the log cannot be created: {reason}")));
+            return self
+                .events
+                .push(WriterEvent::Fatal(format!("the log cannot be created: {reason}")));
         }
         let (before, place) = (self.segments[at - 1].number, self.segments[at].base);
         self.undo(before, place, &reason);
@@ -815,7 +977,9 @@ impl Writer {
 /// At least as many bytes as the record of an entry takes, the head of a segment included.
 fn upper_bound(entry: &Entry) -> u64 {
     let raw = match entry {
-        Entry::Added(image) | Entry::JobSnapshot(image) => image.queue.len() + image.body.len() + 28 * image.holders.len(),
+        Entry::Added(image) | Entry::JobSnapshot(image) => {
+            image.queue.len() + image.body.len() + 28 * image.holders.len()
+        }
         Entry::Queue(image) | Entry::QueueSnapshot(image) => image.name.len(),
         Entry::Acked(image) | Entry::AckedSnapshot(image) => 28 * image.holders.len(),
         Entry::State(_) | Entry::Gone(_) | Entry::Flushed | Entry::Meta(_) => 0,

@@ -17,8 +17,7 @@ impl Engine<'_> {
     pub fn sent(&mut self, bytes: usize) {
         self.session.deliveries.sent(bytes as u64);
         self.session.sent_bytes += bytes as u64;
-        if self.session.held == Some(Hold::Output)
-            && self.session.unsent_bytes() < limits::OUTPUT_HIGH_BYTES
+        if self.session.held == Some(Hold::Output) && self.session.unsent_bytes() < limits::OUTPUT_HIGH_BYTES
         {
             self.core.run_later(self.session);
         }
@@ -66,7 +65,10 @@ impl Engine<'_> {
         if let Some(timer) = self.session.timer.take() {
             self.core.timers.cancel(timer);
         }
-        for timer in [self.session.idle_timer.take(), self.session.output_timer.take()].into_iter().flatten() {
+        for timer in [self.session.idle_timer.take(), self.session.output_timer.take()]
+            .into_iter()
+            .flatten()
+        {
             self.core.timers.cancel(timer);
         }
         if let Some(progress) = self.session.progress.take()
@@ -137,7 +139,10 @@ impl Engine<'_> {
         match (over(limit.soft_bytes), self.session.output_timer) {
             (true, None) => {
                 let deadline = self.now.mono().after_ms(limit.soft_s.saturating_mul(1000));
-                let timer = self.core.timers.insert(deadline.0, SessionTimer::Output(self.session.id));
+                let timer = self
+                    .core
+                    .timers
+                    .insert(deadline.0, SessionTimer::Output(self.session.id));
                 self.session.output_timer = Some(timer);
             }
             (false, Some(timer)) => {
@@ -161,9 +166,8 @@ impl Engine<'_> {
 
     pub(super) fn settle_memory(&mut self) {
         let session = &mut *self.session;
-        let bytes = (session.parser.held_bytes()
-            + session.unsent_bytes()
-            + session.deliveries.held_bytes()) as u64;
+        let bytes =
+            (session.parser.held_bytes() + session.unsent_bytes() + session.deliveries.held_bytes()) as u64;
         let charged = std::mem::replace(&mut session.charged_bytes, bytes);
         if bytes > charged {
             self.core.memory_charge(bytes - charged);

@@ -64,7 +64,11 @@ impl File {
             let start = sector * SECTOR;
             let whole = SECTOR.min(self.cached.len() - start);
             if chance.percent(kept_percent) {
-                let kept = if chance.percent(10) { chance.below(whole) } else { whole };
+                let kept = if chance.percent(10) {
+                    chance.below(whole)
+                } else {
+                    whole
+                };
                 self.synced[start..start + kept].copy_from_slice(&self.cached[start..start + kept]);
             }
         }
@@ -126,8 +130,17 @@ impl Disk {
 
     pub fn perform(&mut self, chance: &mut Chance, action: &Action) -> Result<Done, IoError> {
         match action {
-            Action::Create { segment, bytes, header, replaces } => self.create(*segment, *bytes, header, replaces),
-            Action::Write { segment, offset, chunks } => self.write(chance, *segment, *offset, &chunks.concat()),
+            Action::Create {
+                segment,
+                bytes,
+                header,
+                replaces,
+            } => self.create(*segment, *bytes, header, replaces),
+            Action::Write {
+                segment,
+                offset,
+                chunks,
+            } => self.write(chance, *segment, *offset, &chunks.concat()),
             Action::Sync { segment } => {
                 fail(chance, self.faults.sync, || {})?;
                 if self.plant != Plant::LyingSync {
@@ -135,7 +148,11 @@ impl Disk {
                 }
                 Ok(Done::Done)
             }
-            Action::Read { segment, offset, bytes } => {
+            Action::Read {
+                segment,
+                offset,
+                bytes,
+            } => {
                 fail(chance, self.faults.read, || {})?;
                 let read = Bytes::copy_from_slice(self.read(*segment, *offset, *bytes));
                 if self.plant == Plant::EarlyUnlink {
@@ -163,24 +180,43 @@ impl Disk {
             self.files.remove(&name(*replaced));
         }
         let used: u64 = self.files.values().map(|file| file.cached.len() as u64).sum();
-        if self.faults.capacity.is_some_and(|capacity| used + bytes > capacity) {
+        if self
+            .faults
+            .capacity
+            .is_some_and(|capacity| used + bytes > capacity)
+        {
             return Err(IoError::Full);
         }
         let mut content = vec![0; bytes as usize];
         content[..header.len()].copy_from_slice(header);
-        let file = File { synced: content.clone(), cached: content, dirty: BTreeSet::new() };
+        let file = File {
+            synced: content.clone(),
+            cached: content,
+            dirty: BTreeSet::new(),
+        };
         self.files.insert(name(segment), file);
         self.unlinked.clear();
         Ok(Done::Done)
     }
 
-    fn write(&mut self, chance: &mut Chance, segment: u64, offset: u64, bytes: &[u8]) -> Result<Done, IoError> {
+    fn write(
+        &mut self,
+        chance: &mut Chance,
+        segment: u64,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<Done, IoError> {
         if self.plant == Plant::NoZeros && self.failed.take() == Some((segment, offset)) {
             return Ok(Done::Done);
         }
-        let off = self.shift.filter(|shift| shift.0 == segment && self.plant == Plant::WrongResume);
+        let off = self
+            .shift
+            .filter(|shift| shift.0 == segment && self.plant == Plant::WrongResume);
         let offset = offset as usize + off.map_or(0, |shift| shift.1 as usize);
-        let file = self.files.get_mut(&name(segment)).expect("what is written to is there");
+        let file = self
+            .files
+            .get_mut(&name(segment))
+            .expect("what is written to is there");
         if offset + bytes.len() > file.cached.len() {
             return Ok(Done::Done);
         }
@@ -199,7 +235,11 @@ impl Disk {
     /// An I/O that was under way when everything ended: a part of it may have happened.
     pub fn interrupt(&mut self, chance: &mut Chance, action: &Action) {
         match action {
-            Action::Write { segment, offset, chunks } => {
+            Action::Write {
+                segment,
+                offset,
+                chunks,
+            } => {
                 let bytes = chunks.concat();
                 let file = self.file(*segment);
                 for at in (0..bytes.len()).step_by(SECTOR) {
@@ -208,8 +248,17 @@ impl Disk {
                     }
                 }
             }
-            Action::Create { segment, bytes, header, replaces } if chance.percent(50) => {
-                let header: &[u8] = if chance.percent(50) { header } else { &header[..chance.below(64)] };
+            Action::Create {
+                segment,
+                bytes,
+                header,
+                replaces,
+            } if chance.percent(50) => {
+                let header: &[u8] = if chance.percent(50) {
+                    header
+                } else {
+                    &header[..chance.below(64)]
+                };
                 let _full = self.create(*segment, *bytes, header, replaces);
             }
             Action::Unlink { segment } if chance.percent(50) => {
@@ -238,11 +287,20 @@ impl Disk {
 
     pub fn flip_bits(&mut self, chance: &mut Chance, count: usize) {
         for _ in 0..count {
-            let names: Vec<String> = self.files.keys().filter(|name| name.ends_with(".log")).cloned().collect();
+            let names: Vec<String> = self
+                .files
+                .keys()
+                .filter(|name| name.ends_with(".log"))
+                .cloned()
+                .collect();
             let file = self.files.get_mut(chance.pick(&names)).expect("picked of these");
             // Mostly where something stands.
             let used = file.cached.iter().rposition(|&byte| byte != 0).unwrap_or(0) + 1;
-            let limit = if chance.percent(90) { used } else { file.cached.len() };
+            let limit = if chance.percent(90) {
+                used
+            } else {
+                file.cached.len()
+            };
             let (at, bit) = (chance.below(limit), 1 << chance.below(8));
             file.cached[at] ^= bit;
             file.synced[at] ^= bit;
@@ -253,11 +311,18 @@ impl Disk {
         match step {
             RepairStep::KeepAside { segment, offset, to } => {
                 let tail = self.file(*segment).cached[*offset as usize..].to_vec();
-                let file = File { synced: tail.clone(), cached: tail, dirty: BTreeSet::new() };
+                let file = File {
+                    synced: tail.clone(),
+                    cached: tail,
+                    dirty: BTreeSet::new(),
+                };
                 self.files.insert(to.clone(), file);
             }
             RepairStep::RenameAside { segment, to } => {
-                let file = self.files.remove(&name(*segment)).expect("what is renamed is there");
+                let file = self
+                    .files
+                    .remove(&name(*segment))
+                    .expect("what is renamed is there");
                 self.files.insert(to.clone(), file);
             }
             RepairStep::SyncFolder => self.unlinked.clear(),

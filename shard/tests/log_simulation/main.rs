@@ -13,11 +13,11 @@ mod state;
 use chance::Chance;
 use disk::{Disk, Faults, Plant};
 use shard::clock::Now;
+use shard::id::JobId;
 use shard::log::{
     AppendFsync, Entry, EpochVerdict, Event, FoundFile, Io, KeptPlace, Log, Position, Recovered, Recovery,
-    RecoveryError, RecoveryOptions, Replay, RepairStep, Thresholds, Want, WriterOptions,
+    RecoveryError, RecoveryOptions, RepairStep, Replay, Thresholds, Want, WriterOptions,
 };
-use shard::id::JobId;
 use state::State;
 
 const SEGMENT_BYTES: u64 = 16 << 10;
@@ -99,7 +99,10 @@ impl Run {
     }
 
     fn now(&self) -> Now {
-        Now { mono_us: self.mono_us, wall_us: self.mono_us + 1_700_000_000_000_000 }
+        Now {
+            mono_us: self.mono_us,
+            wall_us: self.mono_us + 1_700_000_000_000_000,
+        }
     }
 
     fn run(mut self, flips: bool) -> Result<Tally, String> {
@@ -126,7 +129,10 @@ impl Run {
         let old_epoch = recovered.meta.store_epoch;
         match recovered.verdict {
             EpochVerdict::Keep(_) if old_epoch != self.started_epoch => {
-                return Err(format!("epoch {old_epoch} was kept, and {} was told", self.started_epoch));
+                return Err(format!(
+                    "epoch {old_epoch} was kept, and {} was told",
+                    self.started_epoch
+                ));
             }
             EpochVerdict::Keep(_) => self.epoch = old_epoch,
             EpochVerdict::Renew(_) => self.epoch = self.started_epoch.max(old_epoch) + 1,
@@ -140,16 +146,29 @@ impl Run {
             fsync: self.fsync,
             seed: [(self.chance.next() % 256) as u8; 32],
         };
-        let thresholds = Thresholds { percentage: 100, min_bytes: 2 * SEGMENT_BYTES };
-        let mut log = Log::new(options, thresholds, recovered.start(self.epoch, [self.boot; 16], self.now()));
+        let thresholds = Thresholds {
+            percentage: 100,
+            min_bytes: 2 * SEGMENT_BYTES,
+        };
+        let mut log = Log::new(
+            options,
+            thresholds,
+            recovered.start(self.epoch, [self.boot; 16], self.now()),
+        );
         let mut under_way: Vec<Io> = Vec::new();
         let turns = 20 + self.chance.below(400);
-        let mut end = *self.chance.pick(&[End::Kill, End::PowerLoss, End::PowerLoss, End::Stop]);
+        let mut end = *self
+            .chance
+            .pick(&[End::Kill, End::PowerLoss, End::PowerLoss, End::Stop]);
         if flips && self.chance.percent(50) {
             end = End::Flips;
         }
         for turn in 0.. {
-            self.disk.faults = if turn < 20 { Faults::default() } else { self.disk.faults };
+            self.disk.faults = if turn < 20 {
+                Faults::default()
+            } else {
+                self.disk.faults
+            };
             if turn == 20 && self.chance.percent(40) {
                 self.disk.faults = random_faults(&mut self.chance);
             }
@@ -191,7 +210,11 @@ impl Run {
         }
         let alive = self.events(log)?;
         if alive {
-            let told = if self.disk.plant == Plant::TellsAtOnce { log.appended() } else { log.safe() };
+            let told = if self.disk.plant == Plant::TellsAtOnce {
+                log.appended()
+            } else {
+                log.safe()
+            };
             self.told = self.told.max(told);
             self.durable = self.durable.max(log.durable());
             if self.fsync == AppendFsync::Always && log.safe() == log.durable() {
@@ -230,7 +253,9 @@ impl Run {
             log.force_compaction();
         }
         if self.chance.percent(1) {
-            self.fsync = *self.chance.pick(&[AppendFsync::No, AppendFsync::EverySecond, AppendFsync::Always]);
+            self.fsync = *self
+                .chance
+                .pick(&[AppendFsync::No, AppendFsync::EverySecond, AppendFsync::Always]);
             log.set_fsync(self.fsync);
         }
         if self.chance.percent(3) {
@@ -262,7 +287,8 @@ impl Run {
             return Err("something was appended between a failure and its event".into());
         }
         self.ghosts.retain(|(at, _)| *at <= kept);
-        self.ghosts.push((kept, ghosts.into_iter().map(|(_, entry)| entry).collect()));
+        self.ghosts
+            .push((kept, ghosts.into_iter().map(|(_, entry)| entry).collect()));
         self.handing.retain(|(position, _)| *position < from);
         self.state = self.base.clone();
         self.history.iter().for_each(|(_, entry)| self.state.apply(entry));
@@ -293,7 +319,12 @@ impl Run {
                 return Ok(());
             }
         }
-        Err(format!("the log does not recover: {:?}, {:?} of {:?}", log.misconf(), log.safe(), log.appended()))
+        Err(format!(
+            "the log does not recover: {:?}, {:?} of {:?}",
+            log.misconf(),
+            log.safe(),
+            log.appended()
+        ))
     }
 
     fn crash(&mut self, end: End, under_way: &[Io]) {
@@ -324,16 +355,29 @@ impl Run {
             let named = flipped && recovered.cut.is_some();
             // An epoch stays only when all that was told is there, whatever ended the last life.
             let kept = matches!(recovered.verdict, EpochVerdict::Keep(_));
-            let least = if kept { self.told.max(self.least) } else { self.least };
+            let least = if kept {
+                self.told.max(self.least)
+            } else {
+                self.least
+            };
             if !named && !self.accepts(&state, least) {
-                return Err(format!("not all of {least:?} is there: {:?}, {:?}", recovered.verdict, recovered.cut));
+                return Err(format!(
+                    "not all of {least:?} is there: {:?}, {:?}",
+                    recovered.verdict, recovered.cut
+                ));
             }
             if !self.disk_names_are_fine(&recovered.repairs) {
                 return Err("a repair unlinks before it syncs".into());
             }
             let steps = recovered.repairs.len();
-            let done = if self.chance.percent(10) { self.chance.below(steps + 1) } else { steps };
-            recovered.repairs[..done].iter().for_each(|step| self.disk.repair(step));
+            let done = if self.chance.percent(10) {
+                self.chance.below(steps + 1)
+            } else {
+                steps
+            };
+            recovered.repairs[..done]
+                .iter()
+                .for_each(|step| self.disk.repair(step));
             if done < steps {
                 self.disk.lose_power(&mut self.chance);
                 self.boot += 1;
@@ -346,16 +390,36 @@ impl Run {
     }
 
     fn disk_names_are_fine(&self, steps: &[RepairStep]) -> bool {
-        let unlink = steps.iter().position(|step| matches!(step, RepairStep::Unlink { .. })).unwrap_or(steps.len());
-        steps[unlink..].iter().all(|step| !matches!(step, RepairStep::Sync { .. } | RepairStep::Truncate { .. }))
+        let unlink = steps
+            .iter()
+            .position(|step| matches!(step, RepairStep::Unlink { .. }))
+            .unwrap_or(steps.len());
+        steps[unlink..]
+            .iter()
+            .all(|step| !matches!(step, RepairStep::Sync { .. } | RepairStep::Truncate { .. }))
     }
 
     fn read_back(&mut self) -> Result<(Recovered, State), RecoveryError> {
-        let options = RecoveryOptions { shard: 0, generation: 1, boot_id: [self.boot; 16], may_cut: true };
-        let files = self.disk.segments().into_iter().map(|(number, bytes)| FoundFile { number, bytes }).collect();
+        let options = RecoveryOptions {
+            shard: 0,
+            generation: 1,
+            boot_id: [self.boot; 16],
+            may_cut: true,
+        };
+        let files = self
+            .disk
+            .segments()
+            .into_iter()
+            .map(|(number, bytes)| FoundFile { number, bytes })
+            .collect();
         let mut recovery = Recovery::new(options, files);
         let (mut state, mut replay) = (State::default(), Replay::default());
-        while let Want::Read { segment, offset, bytes } = recovery.want() {
+        while let Want::Read {
+            segment,
+            offset,
+            bytes,
+        } = recovery.want()
+        {
             let read = self.disk.read(segment, offset, bytes);
             recovery.supply(Ok(read), &mut |entry| {
                 state.apply(&entry);
@@ -372,7 +436,12 @@ impl Run {
         for at in 0..=self.history.len() {
             let complete = self.history.get(at).is_none_or(|(position, _)| *position > least);
             if complete && (state == *found || self.is_ghost(at, &state, found)) {
-                let spent = |id: &JobId| found.jobs.get(id).is_none_or(|job| job.state.place != KeptPlace::Queued);
+                let spent = |id: &JobId| {
+                    found
+                        .jobs
+                        .get(id)
+                        .is_none_or(|job| job.state.place != KeptPlace::Queued)
+                };
                 return self.handed.iter().all(spent);
             }
             if let Some((_, entry)) = self.history.get(at) {
@@ -383,13 +452,16 @@ impl Run {
     }
 
     fn is_ghost(&self, at: usize, state: &State, found: &State) -> bool {
-        self.ghosts.iter().filter(|(place, _)| *place == at).any(|(_, entries)| {
-            let mut state = state.clone();
-            entries.iter().any(|entry| {
-                state.apply(entry);
-                state == *found
+        self.ghosts
+            .iter()
+            .filter(|(place, _)| *place == at)
+            .any(|(_, entries)| {
+                let mut state = state.clone();
+                entries.iter().any(|entry| {
+                    state.apply(entry);
+                    state == *found
+                })
             })
-        })
     }
 
     /// What was recovered is where the next life begins.
@@ -460,7 +532,14 @@ fn what_was_told_survives() {
     let failed = runs(400 * scale(), Plant::None, false, &mut tally);
     assert_eq!(failed, None, "SHARDQ_SEED repeats it");
     println!("{tally:?}");
-    let Tally { cuts, refused, failures, rounds, kept, .. } = tally;
+    let Tally {
+        cuts,
+        refused,
+        failures,
+        rounds,
+        kept,
+        ..
+    } = tally;
     let everything = [cuts, refused, failures, rounds, kept];
     assert!(number_from_environment("SHARDQ_SEED").is_some() || everything.iter().all(|&count| count > 0));
 }
@@ -477,10 +556,15 @@ fn flipped_bits_are_never_lost_silently() {
 /// A simulation that sees nothing proves nothing.
 #[test]
 fn planted_mistakes_are_found() {
-    let plants =
-        [Plant::LyingSync, Plant::EarlyUnlink, Plant::TellsAtOnce, Plant::WrongResume, Plant::NoZeros];
+    let plants = [
+        Plant::LyingSync,
+        Plant::EarlyUnlink,
+        Plant::TellsAtOnce,
+        Plant::WrongResume,
+        Plant::NoZeros,
+    ];
     for plant in plants {
-        let found = runs(400, plant, false, &mut Tally::default());
+        let found = runs(400 * scale(), plant, false, &mut Tally::default());
         println!("{plant:?}: {found:?}");
         assert!(found.is_some(), "{plant:?} was not seen");
     }
@@ -488,6 +572,10 @@ fn planted_mistakes_are_found() {
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
-    let tally = |seed| Run::new(seed, Plant::None).run(false).map(|tally| format!("{tally:?}"));
+    let tally = |seed| {
+        Run::new(seed, Plant::None)
+            .run(false)
+            .map(|tally| format!("{tally:?}"))
+    };
     assert_eq!(tally(7), tally(7));
 }

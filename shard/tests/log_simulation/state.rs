@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use shard::commands::view::PauseState;
 use shard::id::JobId;
-use shard::log::{AckedImage, Entry, Holder, JobImage, KeptPlace, Live, ObjectKey, QueueImage, StateChange, WallMs};
+use shard::log::{
+    AckedImage, Entry, Holder, JobImage, KeptPlace, Live, ObjectKey, QueueImage, StateChange, WallMs,
+};
 use shard::wire::Blob;
 
 use crate::chance::Chance;
@@ -59,11 +61,28 @@ impl State {
         match (chance.below(100), some) {
             (0..40, _) | (_, None) => Entry::Added(new_job(chance)),
             (40..65, Some(id)) => Entry::State(self.next_state(chance, id)),
-            (65..82, Some(id)) => Entry::Acked(AckedImage { id, holders: holders(chance) }),
-            (82..94, Some(id)) => Entry::Gone(self.acked.keys().next().copied().filter(|_| chance.percent(70)).unwrap_or(id)),
+            (65..82, Some(id)) => Entry::Acked(AckedImage {
+                id,
+                holders: holders(chance),
+            }),
+            (82..94, Some(id)) => Entry::Gone(
+                self.acked
+                    .keys()
+                    .next()
+                    .copied()
+                    .filter(|_| chance.percent(70))
+                    .unwrap_or(id),
+            ),
             (_, Some(_)) => Entry::Queue(QueueImage {
-                name: Blob::from(*chance.pick(&["mail", "images", "a queue with a longer name than fits in a blob"])),
-                pause: PauseState { input: chance.percent(50), output: chance.percent(50) },
+                name: Blob::from(*chance.pick(&[
+                    "mail",
+                    "images",
+                    "a queue with a longer name than fits in a blob",
+                ])),
+                pause: PauseState {
+                    input: chance.percent(50),
+                    output: chance.percent(50),
+                },
                 version: chance.next() % 100,
             }),
         }
@@ -72,8 +91,17 @@ impl State {
     fn next_state(&self, chance: &mut Chance, id: JobId) -> StateChange {
         let old = self.jobs[&id].state;
         let spent = self.jobs[&id].retry_s == 0 && old.delivered;
-        let places = [KeptPlace::Idle, KeptPlace::Queued, KeptPlace::Leased, KeptPlace::Held];
-        let place = if spent { KeptPlace::Leased } else { *chance.pick(&places) };
+        let places = [
+            KeptPlace::Idle,
+            KeptPlace::Queued,
+            KeptPlace::Leased,
+            KeptPlace::Held,
+        ];
+        let place = if spent {
+            KeptPlace::Leased
+        } else {
+            *chance.pick(&places)
+        };
         StateChange {
             place,
             enters_at: WallMs(chance.next()),
@@ -89,20 +117,34 @@ impl Live for State {
     fn snapshot(&mut self, object: &ObjectKey) -> Option<Entry> {
         match object {
             ObjectKey::Job(id) => self.jobs.get(id).cloned().map(Entry::JobSnapshot),
-            ObjectKey::Queue(name) => self.queues.get(name.as_slice()).cloned().map(Entry::QueueSnapshot),
+            ObjectKey::Queue(name) => self
+                .queues
+                .get(name.as_slice())
+                .cloned()
+                .map(Entry::QueueSnapshot),
             ObjectKey::Acked(id) => self.acked.get(id).cloned().map(Entry::AckedSnapshot),
         }
     }
 
     fn live_bytes(&self) -> u64 {
-        let job = |job: &JobImage| shard::log::image_bytes(job.queue.len(), job.body.len(), job.holders.len());
+        let job =
+            |job: &JobImage| shard::log::image_bytes(job.queue.len(), job.body.len(), job.holders.len());
         self.jobs.values().map(job).sum::<u64>() + 80 * (self.acked.len() + self.queues.len()) as u64
     }
 }
 
 fn holders(chance: &mut Chance) -> Vec<Holder> {
-    let count = if chance.percent(70) { 0 } else { 1 + chance.below(3) };
-    (0..count).map(|node| Holder { node: [node as u8; 20], epoch: 1 }).collect()
+    let count = if chance.percent(70) {
+        0
+    } else {
+        1 + chance.below(3)
+    };
+    (0..count)
+        .map(|node| Holder {
+            node: [node as u8; 20],
+            epoch: 1,
+        })
+        .collect()
 }
 
 fn new_job(chance: &mut Chance) -> JobImage {
