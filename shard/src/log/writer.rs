@@ -713,17 +713,16 @@ impl Writer {
     }
 
     fn oldest_unsynced(&self) -> Option<&Segment> {
-        let from = self
+        // Places only grow. A segment that was sealed empty, for a record too large for it, says nothing about those before it.
+        let durable = self.durable.0;
+        let newest = self
             .segments
             .iter()
             .rev()
-            .take_while(|segment| !segment.is_synced())
-            .count();
-        let first = self.segments.len() - from;
-        self.segments
-            .iter()
-            .skip(first)
-            .find(|segment| segment.synced.0 < segment.written.0)
+            .take_while(|segment| segment.end > durable || segment.end == segment.base);
+        newest
+            .filter(|segment| segment.synced.0 < segment.written.0)
+            .last()
     }
 
     fn segment_mut(&mut self, number: u64) -> &mut Segment {

@@ -128,7 +128,7 @@ impl Run {
     fn live(&mut self, recovered: Recovered, flips: bool) -> Result<End, String> {
         let old_epoch = recovered.meta.store_epoch;
         match recovered.verdict {
-            EpochVerdict::Keep(_) if old_epoch != self.started_epoch => {
+            EpochVerdict::Keep(_) if old_epoch < self.started_epoch => {
                 return Err(format!(
                     "epoch {old_epoch} was kept, and {} was told",
                     self.started_epoch
