@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 
 use super::codec::{Prepared, Stand};
-use super::writer::Position;
+use super::io::Position;
 
 /// Small things gather in one buffer; large bodies stand between as they are.
 #[derive(Debug)]

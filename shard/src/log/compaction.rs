@@ -16,9 +16,10 @@ use std::collections::BTreeSet;
 use bytes::BytesMut;
 
 use super::codec::{Look, look};
+use super::io::{Action, Done, Io, IoError, Misconf, Position};
 use super::record::Entry;
 use super::segment::FIRST_RECORD;
-use super::writer::{Action, Done, Io, IoError, Misconf, Position, Segment, Writer};
+use super::writer::{Segment, Writer};
 use crate::clock::Mono;
 use crate::id::JobId;
 use crate::wire::Blob;

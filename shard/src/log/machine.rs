@@ -5,10 +5,9 @@
 //! brings work. An event of failure comes before anything later is reported safe.
 
 use super::compaction::{Compaction, Live, Outcome, Thresholds};
+use super::io::{AppendFsync, Done, Io, IoError, Misconf, Position, Start, WriterEvent, WriterOptions};
 use super::record::Entry;
-use super::writer::{
-    AppendFsync, Done, Io, IoError, Misconf, Position, Start, Writer, WriterEvent, WriterOptions,
-};
+use super::writer::Writer;
 use crate::clock::{Mono, Now};
 
 /// What the owner of a log must be told.

@@ -5,7 +5,7 @@
 //! what tells of a state leaves when [`safe`](Log::safe) has reached its position. [`Recovery`] is fed what the segments hold
 //! and gives the entries back, what must be repaired, and whether the store epoch may stay.
 //!
-//! Reading order: `record` (the format) - `codec` (bytes) - `segment` (files) - `batch`, `writer` (the way out) - `compaction` (the circle) -
+//! Reading order: `record` (the format) - `codec` (bytes) - `segment` (files) - `io`, `batch`, `writer` (the way out) - `compaction` (the circle) -
 //! `machine` (both together) - `recovery`, `scan` (the way back) - `generation` (folders and `CURRENT`).
 //!
 //! What must hold: a position that `safe` has reached survives what `appendfsync` promises to survive; a segment is unlinked
@@ -15,6 +15,7 @@ mod batch;
 mod codec;
 mod compaction;
 mod generation;
+mod io;
 mod machine;
 mod record;
 mod recovery;
@@ -29,6 +30,7 @@ mod codec_tests;
 pub use codec::{BadRecord, image_bytes};
 pub use compaction::{Live, ObjectKey, Thresholds};
 pub use generation::{Current, StartPlan, SwitchStep, discard_plan, plan_start, switch_off, switch_plan};
+pub use io::{Action, AppendFsync, Done, Io, IoError, Misconf, Position, Start, WriterOptions};
 pub use machine::{Event, Log};
 pub use record::{AckedImage, Entry, Holder, JobImage, KeptPlace, Meta, QueueImage, StateChange, WallMs};
 pub use recovery::{
@@ -36,4 +38,4 @@ pub use recovery::{
 };
 pub use replay::Replay;
 pub use segment::{FIRST_RECORD, FileName, SegmentHeader};
-pub use writer::{Action, AppendFsync, Done, Io, IoError, Misconf, Position, Segment, Start, WriterOptions};
+pub use writer::Segment;

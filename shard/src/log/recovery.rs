@@ -15,10 +15,11 @@ use bytes::{Buf, BytesMut};
 use thiserror::Error;
 
 use super::codec::{BadRecord, Intact, Look, look};
+use super::io::Start;
 use super::record::{Entry, Meta};
 use super::scan::{MarkSearch, Step};
 use super::segment::{BadHeader, FIRST_RECORD, FileName, SegmentHeader};
-use super::writer::{Segment, Start};
+use super::writer::Segment;
 use crate::clock::Now;
 use crate::slot::ShardNo;
 

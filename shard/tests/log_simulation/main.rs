@@ -315,7 +315,9 @@ impl Run {
     fn settle(&mut self, log: &mut Log, under_way: &mut Vec<Io>) -> Result<(), String> {
         for _ in 0..1000 {
             self.turn(log, under_way, false)?;
-            if log.safe() == log.appended() && log.misconf().is_none() {
+            // What failed is never safe; what was not told to have failed is in the history.
+            let newest = self.history.last().map_or(Position(0), |(position, _)| *position);
+            if log.safe() >= newest && log.misconf().is_none() {
                 return Ok(());
             }
         }
@@ -345,6 +347,7 @@ impl Run {
 
     /// Recovers, repairs (sometimes only in part, and again after the loss of power), and compares.
     fn recover(&mut self, flipped: bool) -> Result<Result<Recovered, RecoveryError>, String> {
+        let mut named = false;
         loop {
             let (recovered, state) = match self.read_back() {
                 Ok(found) => found,
@@ -352,7 +355,8 @@ impl Run {
             };
             self.tally.recoveries += 1;
             self.tally.cuts += u64::from(recovered.cut.is_some());
-            let named = flipped && recovered.cut.is_some();
+            // Once it was named it may be cut, also when the repair itself is interrupted.
+            named |= flipped && recovered.cut.is_some();
             // An epoch stays only when all that was told is there, whatever ended the last life.
             let kept = matches!(recovered.verdict, EpochVerdict::Keep(_));
             let least = if kept {
