@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use glommio::{LocalExecutor, LocalExecutorBuilder, Placement, PoolPlacement};
 use shard::id::NodeId;
 use shard::limits::MAX_SHARDS;
 use shard::settings::Settings;
@@ -24,15 +23,12 @@ use tracing::{info, warn};
 
 use crate::config::rewrite::ConfigFile;
 use crate::config::{Config, cpus};
+use crate::executor::Heartbeat;
 use crate::mesh::{self, Mesh};
 use crate::net::{Listener, Net};
 use crate::wakeup::Wakeup;
 use crate::worker::{Clock, Parts, Posts, Worker};
-use crate::{process, telemetry};
-
-/// Memory that an executor registers with the kernel for direct file I/O, on each of its three rings: glommio's minimum, as
-/// nothing is read or written directly.
-const IO_MEMORY_BYTES: usize = 64 << 10;
+use crate::{executor, process, telemetry};
 
 /// Why the node cannot start; each says what mends it.
 #[derive(Debug, Error)]
@@ -185,7 +181,7 @@ struct Seat {
 
 impl Seat {
     fn run(self, cpu: usize, made: &Sender<Result<(), String>>, ended: &Sender<()>) {
-        let executor = match executor(cpu) {
+        let executor = match executor::on_cpu(cpu) {
             Ok(executor) => executor,
             Err(error) => {
                 let _ = made.send(Err(error));
@@ -200,6 +196,7 @@ impl Seat {
     }
 
     async fn serve(self) {
+        let heartbeat = Heartbeat::start();
         let wakeup = Arc::new(Wakeup::default());
         let (number, shards) = (self.options.shard, self.options.shards);
         let posts = Posts::new(Arc::clone(&wakeup));
@@ -220,19 +217,11 @@ impl Seat {
             posts,
             wakeup,
             config_file: self.config_file,
+            heartbeat,
         })
         .run()
         .await;
     }
-}
-
-/// An executor pinned to a CPU. Its thread for blocking calls may run anywhere else.
-fn executor(cpu: usize) -> Result<LocalExecutor, String> {
-    LocalExecutorBuilder::new(Placement::Fixed(cpu))
-        .io_memory(IO_MEMORY_BYTES)
-        .blocking_thread_pool_placement(PoolPlacement::Unbound(1))
-        .make()
-        .map_err(|error| error.to_string())
 }
 
 /// A broken invariant of our own: say so and stop at once, before any state built on it is seen.

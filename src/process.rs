@@ -3,6 +3,7 @@
 use std::fs;
 use std::mem::MaybeUninit;
 
+use shard::error::CommandError;
 use shard::input::ProcessFigures;
 
 /// Figures of the process as INFO shows them; what the system does not tell is 0.
@@ -73,5 +74,21 @@ mod tests {
         assert!(figures.resident_bytes > 1 << 20, "{figures:?}");
         assert!(figures.cpu_user_s + figures.cpu_system_s < 1e6, "{figures:?}");
         assert!(operating_system().starts_with("Linux "));
+    }
+}
+
+/// Whether there is such a folder.
+pub fn check_folder(path: &str) -> Result<(), CommandError> {
+    let refused = |why: String| {
+        let text = format!(
+            "CONFIG SET failed (possibly related to argument 'dir') - {}: {why}",
+            path.escape_default()
+        );
+        Err(CommandError::other(text))
+    };
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => refused("not a folder".to_owned()),
+        Err(error) => refused(error.to_string()),
     }
 }

@@ -25,6 +25,7 @@ use shard::shard::Shard;
 use shard::slot::ShardNo;
 
 use crate::config::rewrite::ConfigFile;
+use crate::executor::{Heartbeat, look_at_rings};
 use crate::mesh::{Envelope, Mesh};
 use crate::net::{Arrival, Event, Net};
 use crate::wakeup::Wakeup;
@@ -110,6 +111,7 @@ pub struct Worker {
     posts: Posts,
     wakeup: Arc<Wakeup>,
     config_file: Option<ConfigFile>,
+    heartbeat: Heartbeat,
     /// Shard 0: accepted connections that the shard has not placed yet.
     waiting: HashMap<u64, Arrival>,
     next_connection: u64,
@@ -141,6 +143,8 @@ pub struct Parts {
     pub wakeup: Arc<Wakeup>,
     /// What CONFIG REWRITE writes.
     pub config_file: Option<ConfigFile>,
+    /// Keeps its executor awake.
+    pub heartbeat: Heartbeat,
 }
 
 impl Worker {
@@ -156,6 +160,7 @@ impl Worker {
             posts: parts.posts,
             wakeup: parts.wakeup,
             config_file: parts.config_file,
+            heartbeat: parts.heartbeat,
             waiting: HashMap::new(),
             next_connection: 0,
             dirty: Vec::new(),
@@ -178,6 +183,7 @@ impl Worker {
 
     fn turn(&mut self) {
         self.wakeup.begin_turn();
+        self.heartbeat.quicken();
         self.take_mesh();
         self.take_posts();
         self.take_net();
@@ -281,7 +287,10 @@ impl Worker {
         }
     }
 
+    /// Sends each shard what there is for it. A shard for which something is held back is not asked for more, and the loop
+    /// comes back for both soon: so what was held back goes first, lest the rest be slept over.
     fn send_batches(&mut self) {
+        self.mesh.flush();
         for to in (0..self.shards).filter(|&to| to != self.number) {
             if !self.mesh.is_free(to) {
                 continue;
@@ -338,11 +347,7 @@ impl Worker {
 
     async fn sleep(&self) {
         match self.rest_us(self.clock.now().mono_us) {
-            // A task that merely yields is run again before the executor looks at its rings. A timer that is as
-            // good as due makes it look, without letting it sleep.
-            Some(0) => {
-                Timer::new(Duration::from_nanos(1)).await;
-            }
+            Some(0) => look_at_rings().await,
             Some(rest_us) => {
                 let mut timer = Timer::new(Duration::from_micros(rest_us));
                 poll_fn(|context| {

@@ -62,8 +62,8 @@ pub struct Core {
     pub(crate) later: VecDeque<SessionId>,
     /// Sessions to be closed at the end of this step.
     pub(crate) closing: Vec<SessionId>,
-    /// Sessions that CLIENT PAUSE holds back.
-    pub(crate) unpause: Vec<SessionId>,
+    /// Jobs that were handed out in vain and are still to be told to their home shards.
+    pub(crate) returns: VecDeque<Handed>,
     pub(crate) pause: Option<ClientPause>,
     pub(crate) feed: Feed,
     /// The node stops: number of the change that says so.
@@ -122,6 +122,8 @@ struct Lane {
     outbox: Vec<Message>,
     credits: u32,
     starved: VecDeque<SessionId>,
+    /// Bytes of MONITOR's lines in the outbox.
+    feed_bytes: usize,
 }
 
 impl Mesh {
@@ -130,6 +132,7 @@ impl Mesh {
             outbox: Vec::new(),
             credits: limits::MESH_CREDITS,
             starved: VecDeque::new(),
+            feed_bytes: 0,
         };
         Self {
             lanes: (0..shards).map(|_| lane()).collect(),
@@ -180,7 +183,27 @@ impl Mesh {
         }
     }
 
+    /// Whether some starved session could go on.
+    pub fn can_unstarve(&self) -> bool {
+        self.starved > 0
+            && self
+                .lanes
+                .iter()
+                .any(|lane| lane.credits > 0 && !lane.starved.is_empty())
+    }
+
+    /// Counts lines of MONITOR that are to be sent; `false` when a shard that does not keep up has enough of them.
+    pub fn admit_feed(&mut self, to: ShardNo, bytes: usize) -> bool {
+        let lane = &mut self.lanes[usize::from(to)];
+        let admitted = lane.feed_bytes < limits::FEED_BYTES;
+        if admitted {
+            lane.feed_bytes += bytes;
+        }
+        admitted
+    }
+
     pub fn take_outbox(&mut self, to: ShardNo, batch: &mut Vec<Message>) {
+        self.lanes[usize::from(to)].feed_bytes = 0;
         batch.append(&mut self.lanes[usize::from(to)].outbox);
     }
 }
@@ -224,10 +247,20 @@ impl Core {
         }
     }
 
-    /// Tells the home shards of jobs that were handed out and did not reach the client.
+    /// Jobs were handed out and did not reach the client: their home shards are told, in bounded steps.
     pub(crate) fn give_back(&mut self, now: Now, jobs: Vec<Handed>) {
+        self.returns.extend(jobs);
+        self.return_some(now);
+    }
+
+    /// A step of `give_back`.
+    pub(crate) fn return_some(&mut self, now: Now) {
+        if self.returns.is_empty() {
+            return;
+        }
         let mut of_shard: Vec<Vec<Handed>> = vec![Vec::new(); usize::from(self.shards)];
-        for job in jobs {
+        let count = self.returns.len().min(limits::UPKEEP_STEP);
+        for job in self.returns.drain(..count) {
             of_shard[usize::from(job.id.slot().home(self.shards))].push(job);
         }
         for (shard, jobs) in of_shard
@@ -273,10 +306,6 @@ impl Core {
     pub(crate) fn clients_are_paused(&self, flags: Flags) -> bool {
         self.pause
             .is_some_and(|pause| !pause.writes_only || flags.has(Flags::WRITE))
-    }
-
-    pub(crate) fn wait_for_unpause(&mut self, session: SessionId) {
-        self.unpause.push(session);
     }
 
     pub(crate) fn gather_later(&mut self, from: ShardNo, ticket: Ticket, ask: Gather) {

@@ -107,9 +107,16 @@ impl JobId {
 
     /// 64 of the random bits, for the ID map: the same on every node, whatever its number of shards.
     pub fn scan_hash(&self) -> u64 {
-        u64::from_be_bytes([
-            self.0[6], self.0[7], self.0[8], self.0[9], self.0[10], self.0[11], self.0[12], self.0[13],
-        ])
+        Self::scan_hash_of(
+            self.0[4..22]
+                .try_into()
+                .expect("18 bytes lie between node and time to live"),
+        )
+    }
+
+    /// The [`scan_hash`](Self::scan_hash) of the ID that is made of this chance.
+    pub fn scan_hash_of(random: &[u8; 18]) -> u64 {
+        u64::from_be_bytes(random[2..10].try_into().expect("eight bytes"))
     }
 
     /// Whether the job it names may be delivered more than once (RETRY above 0).

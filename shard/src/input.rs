@@ -75,12 +75,14 @@ pub enum Input<'a> {
 }
 
 /// What only the server knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
     /// Figures of the process, for INFO.
     Process,
     /// CONFIG REWRITE: write the present settings to the configuration file.
     RewriteConfig,
+    /// CONFIG SET dir: whether this is a folder that the process may work in.
+    Folder(String),
 }
 
 /// An answer to a question.
@@ -88,6 +90,8 @@ pub enum Question {
 pub enum Told {
     /// Figures of the process.
     Process(Box<ProcessFigures>),
+    /// Whether the folder will do.
+    Folder(Result<(), CommandError>),
     /// CONFIG REWRITE ended.
     Rewritten(Result<(), CommandError>),
 }

@@ -5,24 +5,24 @@
 pub const MAX_SHARDS: u16 = 256;
 
 /// Arguments of one request (Redis and the original: 1024 * 1024).
-pub const MAX_ARGUMENTS: u32 = 1 << 20;
+pub const MAX_ARGUMENTS: usize = 1 << 20;
 /// Bytes of one argument, so also of a job's body (Redis and the original: 512 MiB).
-pub const MAX_BULK_BYTES: u64 = 512 << 20;
-/// Bytes of an inline line without its end (Redis: 64 KiB).
-pub const MAX_INLINE_BYTES: usize = 64 << 10;
-/// Bytes of one request, arguments together (the original's query buffer: 1 GiB).
-pub const MAX_REQUEST_BYTES: u64 = 1 << 30;
-/// Arguments and bytes of an argument before the client has authenticated (Redis 7).
-pub const MAX_ARGUMENTS_UNAUTHENTICATED: u32 = 10;
-/// See [`MAX_ARGUMENTS_UNAUTHENTICATED`].
-pub const MAX_BULK_BYTES_UNAUTHENTICATED: u64 = 16 << 10;
+pub const MAX_BULK_BYTES: usize = 512 << 20;
+/// Bytes of a line (an inline request, or the length before an argument) without its end (Redis: 64 KiB).
+pub const MAX_LINE_BYTES: usize = 64 << 10;
+/// Bytes of one request, its framing included (the original's query buffer: 1 GiB).
+pub const MAX_REQUEST_BYTES: usize = 1 << 30;
+/// Arguments before the client has authenticated (Redis 7): enough for HELLO and AUTH, too little to fill the memory.
+pub const MAX_ARGUMENTS_UNAUTHENTICATED: usize = 10;
+/// Bytes of one argument before the client has authenticated (Redis 7).
+pub const MAX_BULK_BYTES_UNAUTHENTICATED: usize = 16 << 10;
 
 /// Input that a session keeps while it may not go on: beyond it the socket is not read.
 pub const BACKLOG_BYTES: usize = 256 << 10;
 /// Output above which a session starts no further command until its client has read.
 pub const OUTPUT_HIGH_BYTES: usize = 1 << 20;
 /// Bytes of answers that a paged reply (COUNT of GETJOB, QPEEK, scans) may gather before it is sent as it is.
-pub const REPLY_BYTES: usize = 64 << 20;
+pub const REPLY_BYTES: usize = 2 << 20;
 /// Requests of one session that may be unanswered at once.
 pub const SESSION_PENDING: usize = 1024;
 
@@ -45,8 +45,23 @@ pub const IDS_STEP: usize = 512;
 pub const SCAN_STEP: usize = 1024;
 /// Timers, held jobs, woken waiters or evictions handled in one step.
 pub const UPKEEP_STEP: usize = 256;
+/// Parts about a shard (CLIENT LIST, INFO) made in one turn.
+pub const GATHERS_STEP: usize = 8;
+/// How long a RETRY 0 job is kept after its handing out even when memory is short: its reply may still be on its way.
+pub const EVICTION_GRACE_S: u16 = 5;
 /// Slab chunks given back in one step after FLUSHALL.
 pub const TEARDOWN_STEP: usize = 4;
+
+/// Queues of one GETJOB. Each pass over them, and each waiter's seats, cost their number; no consumer reads more.
+pub const GETJOB_QUEUES: usize = 1024;
+/// Bytes of a name pattern. Matching costs at most pattern times name, and no name is longer than this.
+pub const PATTERN_BYTES: usize = 256;
+/// Patterns of one CONFIG GET: each is tried on every setting, in one turn of the shard.
+pub const PATTERNS: usize = 64;
+/// IDs of one CLIENT LIST: they are copied to every shard.
+pub const CLIENT_IDS: usize = 1024;
+/// Names of one COMMAND INFO, COMMAND DOCS, LATENCY HISTOGRAM or LATENCY RESET: a short name asks for a long answer.
+pub const NAMES: usize = 1024;
 
 /// Longest time that a client may ask for (TTL, RETRY, DELAY): 100 years. 32 bits of seconds hold it.
 pub const MAX_SECONDS: u64 = 100 * 365 * 24 * 3600;

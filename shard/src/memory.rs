@@ -8,11 +8,10 @@ pub struct Memory {
     used: u64,
     budget: u64,
     level: u8,
-    may_borrow: bool,
 }
 
 impl Memory {
-    /// An account with a budget, and nothing more to be had.
+    /// An account with a budget.
     pub fn new(budget: u64) -> Self {
         Self {
             budget,
@@ -48,16 +47,6 @@ impl Memory {
     /// Sets what is lent.
     pub fn set_budget(&mut self, bytes: u64) {
         self.budget = bytes;
-    }
-
-    /// Whether more may be lent.
-    pub fn may_borrow(&self) -> bool {
-        self.may_borrow
-    }
-
-    /// Sets whether more may be lent.
-    pub fn set_may_borrow(&mut self, may_borrow: bool) {
-        self.may_borrow = may_borrow;
     }
 
     /// Memory level of the node, 0 to 2.

@@ -155,6 +155,8 @@ pub enum Manner {
 pub enum Patience {
     /// Answer `Nothing`, also when all jobs are reserved: the session has some already.
     None,
+    /// As `None`, for one who will ask again to wait: it does not push in where others are being served.
+    Try,
     /// GETJOB NOHANG: wait only while jobs reserved at that moment are neither claimed nor returned.
     Reserved,
     /// Wait for jobs, in blocking order.
@@ -164,7 +166,8 @@ pub enum Patience {
 /// A shard's part of a GETJOB.
 #[derive(Clone, Debug)]
 pub struct Take {
-    /// Place in the command and name of each queue of this shard, in order, without doubles.
+    /// Place in the command and name of each queue of this shard, in order. One named twice is waited for once,
+    /// at its first place.
     pub queues: SmallVec<[(u32, Blob); 1]>,
     /// How many jobs at the most, 1 to `TAKE_STEP` (`OFFER_STEP` when offering).
     pub count: u32,

@@ -117,14 +117,6 @@ impl Settings {
         self.maxmemory_policy == "acks"
     }
 
-    /// Unread output, in bytes, above which a client is closed at once.
-    pub fn output_limit_bytes(&self) -> u64 {
-        match self.output_limit.hard_bytes {
-            0 => u64::MAX,
-            bytes => bytes,
-        }
-    }
-
     /// Sets a value given in the configuration file or on the command line (several words are joined by a blank).
     pub fn set_initial(&mut self, name: &str, value: &str) -> Result<&'static Setting, SettingError> {
         let setting = find(name).ok_or_else(|| SettingError::Unknown(name.to_owned()))?;

@@ -89,8 +89,7 @@ impl Shard {
         } = options;
         assert!(shard < shards && shards <= limits::MAX_SHARDS);
         let maxmemory = settings.maxmemory;
-        let mut memory = Memory::new(0);
-        memory.set_may_borrow(shards > 1);
+        let memory = Memory::new(0);
         let mut home = Home::new(
             HomeOptions {
                 shard,
@@ -122,7 +121,7 @@ impl Shard {
             gathers: VecDeque::new(),
             later: VecDeque::new(),
             closing: Vec::new(),
-            unpause: Vec::new(),
+            returns: VecDeque::new(),
             pause: None,
             feed: Feed::default(),
             stopping: None,
@@ -224,7 +223,13 @@ impl Shard {
 
     /// When `Input::Tick` is due; `None` when only an input can bring work. Not later than now when work is left.
     pub fn next_deadline(&self) -> Option<Mono> {
-        if !self.core.later.is_empty() || !self.core.feed.lines.is_empty() {
+        let is_busy = !self.core.later.is_empty()
+            || !self.core.feed.lines.is_empty()
+            || !self.core.returns.is_empty()
+            || !self.core.gathers.is_empty()
+            || self.core.mesh.can_unstarve()
+            || self.ended > 0;
+        if is_busy {
             return Some(Mono(0));
         }
         let sessions = self.core.timers.next_wakeup().map(Mono);
@@ -370,10 +375,23 @@ impl Shard {
                 engine.resume();
             });
         }
+        self.core.return_some(now);
+        for _ in 0..limits::GATHERS_STEP {
+            let Some((from, ticket, ask)) = self.core.gathers.pop_front() else {
+                break;
+            };
+            let part = self.gather(now, &ask);
+            self.core.send_part(from, ticket, part);
+        }
         self.flush_feed();
         if self.ended > 0 {
             let sessions = std::mem::take(&mut self.ended);
             self.core.send_node(0, NodeMessage::Ended { sessions });
+        }
+        // Room may have come back by itself, while ADDJOBs wait for more to be lent.
+        let waiting_bytes = self.core.home.waiting_bytes();
+        if waiting_bytes > 0 && self.core.home.memory.admit(waiting_bytes) {
+            self.core.home.memory_lent(now, false);
         }
         self.balance_memory();
     }
@@ -441,7 +459,7 @@ impl Shard {
         );
     }
 
-    /// After each input: ends of waiting requests, messages to itself, parts about itself, closing sessions, until none is left.
+    /// After each input: ends of waiting requests, messages to itself, closing sessions, until none is left.
     fn upkeep(&mut self, now: Now) {
         loop {
             self.core.take_home_ends();
@@ -450,9 +468,6 @@ impl Shard {
                 self.answered(now, self.core.shard, ticket, answer, first);
             } else if let Some(message) = self.core.to_self.pop_front() {
                 self.node_message(now, self.core.shard, message);
-            } else if let Some((from, ticket, ask)) = self.core.gathers.pop_front() {
-                let part = self.gather(now, &ask);
-                self.core.send_part(from, ticket, part);
             } else if let Some(session) = self.core.closing.pop() {
                 self.end_session(now, session, true);
             } else {
@@ -488,8 +503,8 @@ impl Shard {
                 });
             }
             NodeMessage::LendMemory { bytes } => {
-                self.borrower.lent(&mut self.core.home.memory, bytes);
-                self.core.home.memory_lent(now);
+                let last = self.borrower.lent(&mut self.core.home.memory, bytes);
+                self.core.home.memory_lent(now, last);
             }
             NodeMessage::RecallMemory => {
                 let message = self.borrower.recalled(&mut self.core.home.memory);

@@ -11,6 +11,7 @@ use glommio::net::{AcceptedTcpStream, TcpListener};
 use glommio::timer::Timer;
 use tracing::warn;
 
+use crate::executor::look_at_rings;
 use crate::wakeup::Wakeup;
 
 /// Pause after a failed accept. The usual reason is that descriptors have run out, and the connection stays
@@ -51,7 +52,7 @@ pub(super) async fn run(listener: Listener, arrivals: Rc<RefCell<VecDeque<Arriva
                 });
                 wakeup.ring();
                 while arrivals.borrow().len() >= ARRIVALS_WAITING {
-                    glommio::executor().yield_task_queue_now().await;
+                    look_at_rings().await;
                 }
             }
             Err(error) => {

@@ -6,12 +6,17 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use shard::settings::Settings;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use thiserror::Error;
 
 use crate::net::Listener;
+
+/// How often, and how long apart, an address in use is tried again.
+const BIND_RETRIES: usize = 100;
+const BIND_PAUSE: Duration = Duration::from_millis(10);
 
 /// Why there is nothing to listen on.
 #[derive(Debug, Error)]
@@ -79,7 +84,7 @@ fn bind_tcp(address: SocketAddr, backlog: i32) -> Result<Listener, ListenError> 
         socket.listen(backlog)?;
         Ok(socket)
     };
-    match bound() {
+    match with_patience(bound) {
         Ok(socket) => Ok(Listener {
             socket: socket.into(),
             unix_path: None,
@@ -90,6 +95,18 @@ fn bind_tcp(address: SocketAddr, backlog: i32) -> Result<Listener, ListenError> 
             error,
         }),
     }
+}
+
+/// Tries again for a moment while the address is in use: the kernel takes the rings of a killed process apart after its end, and they
+/// hold its listening socket until then.
+fn with_patience(mut bind: impl FnMut() -> io::Result<Socket>) -> io::Result<Socket> {
+    for _ in 0..BIND_RETRIES {
+        match bind() {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => std::thread::sleep(BIND_PAUSE),
+            done => return done,
+        }
+    }
+    bind()
 }
 
 fn hint(error: &io::Error) -> &'static str {

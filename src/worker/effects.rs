@@ -79,6 +79,10 @@ impl Worker {
                 self.posts.post(Post::Told(ticket, Told::Process(figures)));
             }
             Question::RewriteConfig => self.rewrite_config(ticket),
+            Question::Folder(path) => {
+                let told = Told::Folder(process::check_folder(&path));
+                self.posts.post(Post::Told(ticket, told));
+            }
         }
     }
 

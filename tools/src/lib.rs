@@ -2,10 +2,11 @@
 //!
 //! Reading order: [`address`] (where a server is), [`client`] with [`reply`] (one blocking connection, for
 //! tests and for control commands), then [`bench`] (many non-blocking connections on one thread, checked job
-//! by job). Nothing here knows the server's code: a tool sees what any client sees.
+//! by job) and [`demo`]. Nothing here knows the server's code: a tool sees what any client sees.
 
 pub mod address;
 pub mod client;
 pub mod reply;
 
 pub mod bench;
+pub mod demo;

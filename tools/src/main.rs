@@ -6,7 +6,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tools::bench;
+use tools::{bench, demo};
 
 /// Tools for the shardq job-queue broker
 #[derive(Parser)]
@@ -19,11 +19,13 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Bench(bench::Options),
+    Demo(demo::Options),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Bench(options) => run_bench(&options),
+        Command::Demo(options) => run_demo(&options),
     }
 }
 
@@ -42,6 +44,16 @@ fn run_bench(options: &bench::Options) -> ExitCode {
                 ExitCode::FAILURE
             }
         }
+        Err(error) => {
+            eprintln!("shardq-cli: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_demo(options: &demo::Options) -> ExitCode {
+    match demo::run(options) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("shardq-cli: {error}");
             ExitCode::FAILURE

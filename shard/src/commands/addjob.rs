@@ -153,10 +153,10 @@ pub(crate) fn refusal(queue: &Queue, add: &AddJob) -> Option<CommandError> {
     }
 }
 
-/// Makes the job, and queues it unless it is delayed.
-pub(crate) fn apply(home: &mut Home, now: Now, add: AddJob) -> JobId {
-    let queue = home.find_or_create_queue(now.mono(), &add.queue);
-    let id = home.new_id(add.queue.as_slice(), add.ttl_s, add.retry_s > 0);
+/// Makes the job, and queues it unless it is delayed. `queue` is the key of its queue, when that exists.
+pub(crate) fn apply(home: &mut Home, now: Now, queue: Option<u32>, add: AddJob) -> JobId {
+    let queue = queue.unwrap_or_else(|| home.create_queue(now.mono(), &add.queue));
+    let id = home.new_id(home.queue(queue).slot, add.ttl_s, add.retry_s > 0);
     let after = |seconds: u32| now.mono().after_ms(u64::from(seconds) * SECOND_MS);
     home.counters.added += 1;
     home.counters.added_below_3_copies += u64::from(add.lowered);
@@ -171,7 +171,6 @@ pub(crate) fn apply(home: &mut Home, now: Now, add: AddJob) -> JobId {
         links: Links::DETACHED,
         queue,
         timer: None,
-        chain: NONE,
         offer: NONE,
         ttl_s: add.ttl_s,
         retry_s: add.retry_s,
@@ -183,9 +182,118 @@ pub(crate) fn apply(home: &mut Home, now: Now, add: AddJob) -> JobId {
         place: Place::Idle,
         delivered: false,
         entered_before: false,
+        handed_out_s: 0,
     });
     if !delayed {
         home.enter(now.mono(), job, Entry::Plain);
     }
     id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::testing::with_args;
+
+    fn parse_words(options: &str) -> Result<AddJob, CommandError> {
+        let words: Vec<&str> = ["ADDJOB", "q", "body"]
+            .into_iter()
+            .chain(options.split(' '))
+            .collect();
+        with_args(&words, |args| parse(&args, 1))
+    }
+
+    fn is_err(options: &str) -> bool {
+        matches!(
+            parse_words(options),
+            Err(CommandError::Other(_) | CommandError::NotAnInteger)
+        )
+    }
+
+    #[test]
+    fn defaults() {
+        let add = parse_words("0").unwrap();
+        assert_eq!((add.ttl_s, add.retry_s, add.delay_s), (86_400, 300, 0));
+        assert_eq!((add.replicate, add.lowered, add.max_len), (1, true, None));
+        assert_eq!(parse_words("0 TTL 95").unwrap().retry_s, 9);
+        assert_eq!(parse_words("0 TTL 9").unwrap().retry_s, 1);
+        let once = parse_words("0 RETRY 0").unwrap();
+        assert_eq!(
+            (once.replicate, once.lowered),
+            (1, false),
+            "at most once means one copy"
+        );
+    }
+
+    #[test]
+    fn options_in_any_order_and_the_last_counts() {
+        let add = parse_words("5 async retry 7 MAXLEN 3 TTL 5 Delay 2 ttl 90 REPLICATE 1").unwrap();
+        assert_eq!((add.timeout_ms, add.retry_s, add.max_len), (5, 7, Some(3)));
+        assert_eq!((add.ttl_s, add.delay_s), (90, 2));
+        assert!(add.asynchronous && !add.lowered);
+    }
+
+    #[test]
+    fn syntax_errors() {
+        for options in ["0 TTL", "0 NONSENSE", "0 ASYNC REPLICATE", "0 TTL 5 5"] {
+            assert_eq!(parse_words(options), Err(CommandError::Syntax), "{options}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_checked_at_both_ends() {
+        for options in [
+            "-1",
+            "x",
+            "",
+            "0 TTL 0",
+            "0 TTL -5",
+            "0 RETRY -1",
+            "0 DELAY -1",
+            "0 MAXLEN 0",
+            "0 REPLICATE 0",
+            "0 REPLICATE 65536",
+            "0 TTL 4294967295",
+            "0 RETRY 4294967296",
+            "0 DELAY 9223372036854775808",
+            "0 TTL 10 DELAY 10",
+            "0 RETRY 0 REPLICATE 2",
+        ] {
+            assert!(is_err(options), "{options}: {:?}", parse_words(options));
+        }
+        assert_eq!(
+            parse_words(&format!("0 TTL {MAX_SECONDS}")).unwrap().ttl_s as u64,
+            MAX_SECONDS
+        );
+        assert_eq!(
+            parse_words("9223372036854775807").unwrap().timeout_ms,
+            MAX_TIMEOUT_MS
+        );
+    }
+
+    #[test]
+    fn the_first_failing_check_is_the_answer() {
+        assert_eq!(
+            parse_words("x TTL"),
+            Err(CommandError::Syntax),
+            "options before the timeout"
+        );
+        assert!(
+            is_err("0 RETRY 0 REPLICATE 3"),
+            "at most once with copies before reachable nodes"
+        );
+        assert!(
+            is_err("0 REPLICATE 3 TTL 5 DELAY 5"),
+            "delay before reachable nodes"
+        );
+        assert_eq!(parse_words("0 REPLICATE 3"), Err(CommandError::NotEnoughNodes));
+    }
+
+    #[test]
+    fn the_default_of_copies_follows_the_nodes() {
+        let copies =
+            |reachable| with_args(&["ADDJOB", "q", "b", "0"], |args| parse(&args, reachable)).unwrap();
+        assert_eq!((copies(2).replicate, copies(2).lowered), (2, true));
+        assert_eq!((copies(9).replicate, copies(9).lowered), (3, false));
+    }
 }

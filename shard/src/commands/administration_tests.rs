@@ -68,6 +68,10 @@ fn small_commands() {
             "-ERR unknown subcommand 'FOO'. Try CLUSTER HELP.\r\n",
         ),
         ("DEBUG ERROR FOO", "-FOO\r\n"),
+        (
+            "DEBUG RESTART",
+            "-ERR a process cannot restart itself: SHUTDOWN, and let the service manager start it again\r\n",
+        ),
         ("CLIENT TRACKING OFF", "+OK\r\n"),
         ("CLIENT GETREDIR", ":-1\r\n"),
         ("CLIENT ID", ":1\r\n"),
@@ -367,6 +371,51 @@ fn monitors_see_all_shards_and_no_passwords() {
     node.ask(other, "PING");
     node.wait_ms(1);
     assert!(!node.received(monitor).contains("PING"));
+}
+
+#[test]
+fn names_and_patterns_are_bounded() {
+    let mut node = node();
+    let client = node.connect();
+    let many = |front: &str, count: usize| format!("{front}{}", " x".repeat(count));
+    for front in ["COMMAND INFO", "COMMAND DOCS", "LATENCY HISTOGRAM"] {
+        let refused = node.ask(client, &many(front, 1025));
+        assert_eq!(refused, "-ERR too many names, at most 1024\r\n", "{front}");
+        let answered = node.ask(client, &many(front, 1024));
+        assert!(answered.starts_with('*'), "{front}: {answered}");
+    }
+    assert_eq!(
+        node.ask(client, &many("LATENCY RESET", 1025)),
+        "-ERR too many events, at most 1024\r\n"
+    );
+    let too_long = "-ERR pattern is too long, at most 256 bytes\r\n";
+    let pattern = format!("*[{}", "a".repeat(255));
+    for front in ["CONFIG GET", "COMMAND LIST FILTERBY PATTERN"] {
+        assert_eq!(node.ask(client, &format!("{front} {pattern}")), too_long);
+        let shorter = format!("{front} {}", &pattern[..256]);
+        assert_eq!(&node.ask(client, &shorter)[..1], "*");
+    }
+}
+
+#[test]
+fn a_reset_of_the_last_monitor_ends_the_feed() {
+    let mut node = node();
+    let (monitor, other) = (node.connect(), node.connect());
+    assert_eq!(node.ask(monitor, "MONITOR"), "+OK\r\n");
+    node.ask(other, "PING");
+    assert_eq!(node.feed_messages, 1, "the clients are on two shards");
+    assert!(node.received(monitor).contains("PING"));
+    assert!(node.ask(monitor, "RESET").contains("+RESET\r\n"));
+    node.feed_messages = 0;
+    node.ask(other, "PING");
+    node.ask(other, "PING");
+    assert_eq!((node.feed_messages, node.received(monitor)), (0, String::new()));
+    assert_eq!(node.ask(monitor, "MONITOR"), "+OK\r\n");
+    node.ask(other, "PING");
+    assert!(
+        node.received(monitor).contains("PING"),
+        "the feed can be had again"
+    );
 }
 
 #[test]

@@ -6,6 +6,7 @@
 use super::{Call, Flags, Plan, Spec, table, words};
 use crate::core::Core;
 use crate::error::CommandError;
+use crate::limits;
 use crate::session::Session;
 use crate::wire::{Args, Encoder, glob};
 
@@ -19,8 +20,11 @@ pub fn plan(_: &Core, _: &Session, args: &Args<'_>) -> Result<Plan, CommandError
             call.reply().integer(table::COMMANDS.len() as i64);
             Ok(())
         })),
-        ("info", _) => Ok(Plan::Local(run_info)),
-        ("docs", _) => Ok(Plan::Local(run_docs)),
+        (subcommand @ ("info" | "docs"), count) => {
+            words::check_number("names", count - 2, limits::NAMES)?;
+            let is_info = subcommand == "info";
+            Ok(Plan::Local(if is_info { run_info } else { run_docs }))
+        }
         ("list", 2 | 5) => {
             Filter::parse(args)?;
             Ok(Plan::Local(run_list))
@@ -118,7 +122,10 @@ impl<'a> Filter<'a> {
             _ if !words::is(by, "filterby") => Err(CommandError::Syntax),
             "module" => Ok(Self::Module),
             "aclcat" => Ok(Self::Category(words::lowercase(value))),
-            "pattern" => Ok(Self::Pattern(value)),
+            "pattern" => {
+                words::check_pattern(value)?;
+                Ok(Self::Pattern(value))
+            }
             _ => Err(CommandError::Syntax),
         }
     }

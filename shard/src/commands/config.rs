@@ -7,6 +7,7 @@ use super::{Finish, Plan, words};
 use crate::core::Core;
 use crate::error::CommandError;
 use crate::input::{Effect, LogLevel, Question, Told};
+use crate::limits;
 use crate::node::Change;
 use crate::session::Session;
 use crate::settings::{self, Settings};
@@ -15,11 +16,14 @@ use crate::wire::{Args, Encoder, glob};
 /// Grammar.
 pub fn plan(core: &Core, _: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
     match (words::lowercase(&args[1]).as_str(), args.len()) {
-        ("get", 3..) => Ok(Plan::Local(|call| {
-            let found = matching(&call.core.settings, call.args);
-            write_pairs(&mut call.session.encoder(), &found);
-            Ok(())
-        })),
+        ("get", 3..) => {
+            check_patterns(args)?;
+            Ok(Plan::Local(|call| {
+                let found = matching(&call.core.settings, call.args);
+                write_pairs(&mut call.session.encoder(), &found);
+                Ok(())
+            }))
+        }
         ("set", 4..) if args.len().is_multiple_of(2) => {
             let pairs = checked_pairs(&core.settings, args)?;
             Ok(Plan::Change {
@@ -63,6 +67,12 @@ const HELP: &[(&str, &str)] = &[
     ("REWRITE", "Write the present settings to the configuration file."),
     ("RESETSTAT", "Reset the counters of INFO."),
 ];
+
+/// Matching is done in one turn of the shard, so the work that it may be is bounded.
+fn check_patterns(args: &Args<'_>) -> Result<(), CommandError> {
+    words::check_number("patterns", args.len() - 2, limits::PATTERNS)?;
+    args.iter().skip(2).try_for_each(words::check_pattern)
+}
 
 /// Name and value of the settings that fit one of the patterns, each once.
 fn matching(settings: &Settings, args: &Args<'_>) -> Vec<(&'static str, String)> {
@@ -153,6 +163,26 @@ mod tests {
         assert!(
             found(&["CONFIG", "GET", "SAVE"]).is_empty(),
             "patterns tell upper and lower case apart"
+        );
+    }
+
+    #[test]
+    fn patterns_are_few_and_short() {
+        let check = |patterns: &[String]| {
+            let words: Vec<&str> = ["CONFIG", "GET"]
+                .into_iter()
+                .chain(patterns.iter().map(String::as_str))
+                .collect();
+            with_args(&words, |args| check_patterns(&args)).map_err(|error| error.to_string())
+        };
+        assert_eq!(check(&vec!["*".repeat(256); 64]), Ok(()));
+        assert_eq!(
+            check(&vec!["*".to_owned(); 65]),
+            Err("ERR too many patterns, at most 64".to_owned())
+        );
+        assert_eq!(
+            check(&["save".to_owned(), "[".repeat(257)]),
+            Err("ERR pattern is too long, at most 256 bytes".to_owned())
         );
     }
 

@@ -35,13 +35,9 @@ pub fn plan(core: &Core, _: &Session, args: &Args<'_>) -> Result<Plan, CommandEr
                 Ok(())
             }))
         }
-        ("restart", 2 | 3) => {
-            check_allowed(core)?;
-            Ok(Plan::Change {
-                change: Change::Shutdown,
-                finish: |_: &mut Finish<'_>, _| {},
-            })
-        }
+        ("restart", 2 | 3) => Err(CommandError::other(
+            "a process cannot restart itself: SHUTDOWN, and let the service manager start it again",
+        )),
         ("help", 2) => Ok(Plan::Local(|call| {
             words::write_help(&mut call.reply(), "DEBUG", HELP);
             Ok(())
@@ -62,7 +58,10 @@ const HELP: &[(&str, &str)] = &[
         "SEGFAULT | ASSERT | OOM | CRASH-AND-RECOVER",
         "End the process at once (enable-debug-command yes).",
     ),
-    ("RESTART", "Stop the node in order (enable-debug-command yes)."),
+    (
+        "RESTART",
+        "Refused: starting again is the service manager's part.",
+    ),
 ];
 
 fn check_allowed(core: &Core) -> Result<(), CommandError> {

@@ -2,6 +2,8 @@
 //!
 //! `ENQUEUE id [id ...]` answers how many active jobs were queued. An at-most-once job may be queued as long as it was not handed out
 //! (weakness 4 of the reference). Jobs of queues that are paused in are skipped (`sessions.md`).
+//!
+//! The reference refuses it with -OOM when memory is used up. Here it only moves jobs, which takes no memory, so it always runs.
 
 use super::{IdVerb, Plan, ids};
 use crate::clock::Mono;

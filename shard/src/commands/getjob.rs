@@ -2,16 +2,17 @@
 //!
 //! `GETJOB [NOHANG] [TIMEOUT ms] [COUNT n] [WITHCOUNTERS] FROM queue [queue ...]` answers up to COUNT jobs: passes over the queues from left to
 //! right, one job per queue and pass. When there is none it waits, up to TIMEOUT (0 is for ever); then null. A job handed out is leased from then
-//! on. Everything behind FROM is a queue. NOHANG creates no queue (weakness 42 of the reference). How it runs over shards: `message.rs`.
+//! on. A large COUNT gets fewer jobs when they come to about 2 MiB (`limits::REPLY_BYTES`). Everything behind FROM is a
+//! queue. NOHANG creates no queue (weakness 42 of the reference). How it runs over shards: `message.rs`.
 
 use smallvec::SmallVec;
 
-use super::Plan;
+use super::{Plan, words};
 use crate::clock::Mono;
 use crate::core::Core;
 use crate::error::CommandError;
 use crate::home::Home;
-use crate::limits::{MAX_TIMEOUT_MS, OFFER_STEP, TAKE_STEP};
+use crate::limits::{GETJOB_QUEUES, MAX_TIMEOUT_MS, OFFER_STEP, TAKE_STEP};
 use crate::message::{Answer, Manner, Take, Ticket};
 use crate::session::Session;
 use crate::wire::number::parse_i64;
@@ -67,12 +68,13 @@ fn parse(args: &Args<'_>) -> Result<GetJob, CommandError> {
         }
         at += 1;
     }
-    job.queues = (at + 1..args.len()).map(|at| args.blob(at)).collect();
-    if job.queues.is_empty() {
-        Err(CommandError::Syntax)
-    } else {
-        Ok(job)
+    let queues = at + 1..args.len();
+    if queues.is_empty() {
+        return Err(CommandError::Syntax);
     }
+    words::check_number("queues", queues.len(), GETJOB_QUEUES)?;
+    job.queues = queues.map(|at| args.blob(at)).collect();
+    Ok(job)
 }
 
 fn at_least(least: u64, text: &[u8]) -> Result<u64, CommandError> {
@@ -94,4 +96,74 @@ pub(crate) fn apply(home: &mut Home, now: Mono, ticket: Ticket, take: Take) -> A
         "a larger COUNT is served in several steps"
     );
     home.take(now, ticket, &take)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::testing::with_args;
+
+    fn parse_words(words: &str) -> Result<GetJob, CommandError> {
+        let words: Vec<&str> = std::iter::once("GETJOB").chain(words.split(' ')).collect();
+        with_args(&words, |args| parse(&args))
+    }
+
+    #[test]
+    fn everything_behind_from_is_a_queue() {
+        let get = parse_words("count 5 NOHANG TIMEOUT 100 withcounters FROM a from NOHANG a").unwrap();
+        assert_eq!(
+            (get.count, get.timeout_ms, get.nohang, get.with_counters),
+            (5, 100, true, true)
+        );
+        let queues: Vec<&[u8]> = get.queues.iter().map(|queue| queue.as_slice()).collect();
+        assert_eq!(queues, [&b"a"[..], b"from", b"NOHANG", b"a"]);
+        let plain = parse_words("FROM q").unwrap();
+        assert_eq!(
+            (plain.count, plain.timeout_ms, plain.nohang, plain.with_counters),
+            (1, 0, false, false)
+        );
+    }
+
+    #[test]
+    fn the_number_of_queues_is_bounded() {
+        let parse_queues = |queues: usize| parse_words(&format!("FROM{}", " q".repeat(queues)));
+        assert_eq!(
+            parse_queues(GETJOB_QUEUES).map(|get| get.queues.len()),
+            Ok(GETJOB_QUEUES)
+        );
+        assert_eq!(
+            parse_queues(GETJOB_QUEUES + 1).unwrap_err().to_string(),
+            "ERR too many queues, at most 1024"
+        );
+    }
+
+    #[test]
+    fn what_is_refused() {
+        for words in [
+            "FROM",
+            "q",
+            "NOHANG",
+            "COUNT",
+            "COUNT 5",
+            "TIMEOUT",
+            "COUNT 1 q FROM a",
+        ] {
+            assert_eq!(parse_words(words), Err(CommandError::Syntax), "{words}");
+        }
+        for words in [
+            "COUNT 0 FROM q",
+            "COUNT -1 FROM q",
+            "COUNT FROM q",
+            "TIMEOUT -1 FROM q",
+            "TIMEOUT 1.5 FROM q",
+        ] {
+            assert_eq!(parse_words(words), Err(CommandError::NotAnInteger), "{words}");
+        }
+        assert_eq!(
+            parse_words("TIMEOUT 9223372036854775807 FROM q")
+                .unwrap()
+                .timeout_ms,
+            MAX_TIMEOUT_MS
+        );
+    }
 }

@@ -43,9 +43,6 @@ pub(super) fn enter(
     ids: &[JobId],
     mut each: impl FnMut(&mut Home, u32),
 ) -> Answer {
-    if home.is_out_of_memory() {
-        return Answer::Error(CommandError::OutOfMemory);
-    }
     let mut paused = 0;
     let counted = count(home, now, ids, |home, key| {
         let job = home.job(key);
@@ -60,4 +57,36 @@ pub(super) fn enter(
         true
     });
     Answer::Entered { counted, paused }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::testing::with_args;
+    use crate::id::NodeId;
+    use crate::slot::Slot;
+
+    #[test]
+    fn one_bad_id_refuses_all_and_doubles_are_kept() {
+        let id = JobId::new(
+            NodeId::from_bytes([1; 20]),
+            Slot::from_number(5),
+            [3; 18],
+            60,
+            true,
+        );
+        let text = id.to_string();
+        let planned = |words: &[&str]| with_args(words, |args| plan(IdVerb::Nack, &args));
+        match planned(&["NACK", &text, &text]) {
+            Ok(Plan::Ids {
+                verb: IdVerb::Nack,
+                ids,
+            }) => assert_eq!(ids, [id, id]),
+            _ => panic!("not planned"),
+        }
+        assert_eq!(
+            planned(&["NACK", &text, "D-bad"]).err(),
+            Some(CommandError::BadId)
+        );
+    }
 }

@@ -1,7 +1,8 @@
 //! JSCAN: list the jobs, a page at a time.
 //!
 //! `JSCAN [cursor] [COUNT n] [BUSYLOOP] [QUEUE q] [STATE s]... [REPLY all|id]` answers the next cursor, 0 at the end, and IDs, or with REPLY all
-//! what SHOW answers for each. States are alternatives. The rest is as for QSCAN.
+//! what SHOW answers for each. States are alternatives. The rest is as for QSCAN; so
+//! BUSYLOOP and a large COUNT too get at most about 2 MiB (`limits::REPLY_BYTES`) at a time, then a cursor.
 
 use super::Plan;
 use super::qscan::{Scan, ScanOf, parse_words};
@@ -65,4 +66,39 @@ fn parse(args: &Args<'_>) -> Result<Scan, CommandError> {
         Ok(true)
     })?;
     Ok(paging.of(ScanOf::Jobs(filter)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::testing::with_args;
+
+    fn parse_words(words: &str) -> Result<Filter, CommandError> {
+        let words: Vec<&str> = ["JSCAN"].into_iter().chain(words.split(' ')).collect();
+        with_args(&words, |args| parse(&args)).map(|scan| match scan.of {
+            ScanOf::Jobs(filter) => filter,
+            ScanOf::Queues(_) => panic!("JSCAN is about jobs"),
+        })
+    }
+
+    #[test]
+    fn filters() {
+        let filter = parse_words("STATE queued 0 queue COUNT STATE Active state QUEUED reply ALL").unwrap();
+        assert_eq!(filter.queue, Some(Blob::from("COUNT")));
+        assert_eq!(filter.states, [JobState::Queued, JobState::Active]);
+        assert!(filter.reply_all && !parse_words("REPLY all REPLY id").unwrap().reply_all);
+    }
+
+    #[test]
+    fn what_is_refused() {
+        for words in ["STATE nonsense", "REPLY both", "nonsense"] {
+            assert!(
+                matches!(parse_words(words), Err(CommandError::Other(_))),
+                "{words}"
+            );
+        }
+        for words in ["STATE", "QUEUE", "0 1"] {
+            assert_eq!(parse_words(words), Err(CommandError::Syntax), "{words}");
+        }
+    }
 }

@@ -9,6 +9,7 @@ use super::view::Part;
 use super::{Finish, Gather, Plan, table, words};
 use crate::core::Core;
 use crate::error::CommandError;
+use crate::limits;
 use crate::node::Change;
 use crate::session::Session;
 use crate::stats::{CommandNo, CommandStats, LatencyEvent, merge_events};
@@ -26,7 +27,8 @@ pub fn plan(_: &Core, _: &Session, args: &Args<'_>) -> Result<Plan, CommandError
         ("latest", 2) => Ok(gather(finish_latest)),
         ("graph", 3) => Ok(gather(finish_graph)),
         ("doctor", 2) => Ok(gather(finish_doctor)),
-        ("reset", _) => {
+        ("reset", count) => {
+            words::check_number("events", count - 2, limits::NAMES)?;
             let events = args
                 .iter()
                 .skip(2)
@@ -38,11 +40,14 @@ pub fn plan(_: &Core, _: &Session, args: &Args<'_>) -> Result<Plan, CommandError
                 finish,
             })
         }
-        ("histogram", _) => Ok(Plan::Gather {
-            ask: Gather::Commands,
-            question: None,
-            finish: finish_histogram,
-        }),
+        ("histogram", count) => {
+            words::check_number("names", count - 2, limits::NAMES)?;
+            Ok(Plan::Gather {
+                ask: Gather::Commands,
+                question: None,
+                finish: finish_histogram,
+            })
+        }
         ("help", 2) => Ok(Plan::Local(|call| {
             words::write_help(&mut call.reply(), "LATENCY", HELP);
             Ok(())

@@ -269,7 +269,7 @@ pub enum Gather {
 /// Which clients CLIENT LIST shows or CLIENT KILL ends. All that is given must fit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientFilter {
-    /// These client IDs (any of them).
+    /// These client IDs (any of them), in order.
     pub ids: Vec<u64>,
     /// This address, as CLIENT LIST shows it.
     pub addr: Option<String>,
@@ -277,6 +277,4 @@ pub struct ClientFilter {
     pub laddr: Option<String>,
     /// Not this client.
     pub skip: Option<u64>,
-    /// `TYPE` given: only `normal` clients exist.
-    pub normal_only: bool,
 }

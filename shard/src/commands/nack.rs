@@ -1,6 +1,8 @@
 //! NACK: the consumer could not do the jobs; queue them again, now.
 //!
 //! `NACK id [id ...]` answers how many were queued. It is ENQUEUE, but counts in `nacks` rather than in `additional-deliveries`.
+//!
+//! The reference refuses it with -OOM when memory is used up. Here it only moves jobs, which takes no memory, so it always runs.
 
 use super::{IdVerb, Plan, ids};
 use crate::clock::Mono;

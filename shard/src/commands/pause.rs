@@ -74,3 +74,31 @@ pub(crate) fn apply(home: &mut Home, now: Mono, pause: Pause) -> Answer {
     }
     Answer::Pause(home.queue(key).pause)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::testing::with_args;
+
+    #[test]
+    fn words_build_a_state_from_left_to_right() {
+        for (words, state) in [
+            ("in", Some("in")),
+            ("OUT", Some("out")),
+            ("in out", Some("all")),
+            ("all", Some("all")),
+            ("all none", Some("none")),
+            ("all none in", Some("in")),
+            ("bcast in state", Some("in")),
+            ("state", None),
+            ("bcast", None),
+        ] {
+            let all: Vec<&str> = ["PAUSE", "q"].into_iter().chain(words.split(' ')).collect();
+            let pause = with_args(&all, |args| parse(&args)).unwrap();
+            assert_eq!(pause.state.map(PauseState::word), state, "{words}");
+            assert_eq!(pause.broadcast, words.contains("bcast"));
+        }
+        let wrong = with_args(&["PAUSE", "q", "in", "both"], |args| parse(&args));
+        assert_eq!(wrong, Err(CommandError::Syntax));
+    }
+}

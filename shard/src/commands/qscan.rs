@@ -1,7 +1,8 @@
 //! QSCAN: list the queues, a page at a time.
 //!
 //! `QSCAN [cursor] [COUNT n] [BUSYLOOP] [MINLEN n] [MAXLEN n] [IMPORTRATE n]` answers the next cursor, 0 at the end, and names. The cursor may stand
-//! anywhere. COUNT (100) is a soft limit; 0 is one step, and a negative one is BUSYLOOP: everything, in steps. What is there all the time is returned at
+//! anywhere. COUNT (100) is a soft limit; 0 is one step, and a negative one is BUSYLOOP: everything, in steps. Even so
+//! an answer ends at about 2 MiB (`limits::REPLY_BYTES`), with a cursor to go on from. What is there all the time is returned at
 //! least once (`sessions.md`).
 
 use super::view::ScanPosition;
@@ -150,4 +151,59 @@ pub(super) fn parse_words<'a>(
 /// A step.
 pub(crate) fn apply(home: &Home, now: Mono, scan: &Scan) -> Answer {
     Answer::Page(Box::new(home.scan(now, scan)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::testing::with_args;
+
+    fn parse_words(words: &str) -> Result<Scan, CommandError> {
+        let words: Vec<&str> = ["QSCAN"]
+            .into_iter()
+            .chain(words.split(' ').filter(|word| !word.is_empty()))
+            .collect();
+        with_args(&words, |args| parse(&args))
+    }
+
+    #[test]
+    fn the_cursor_stands_anywhere() {
+        for words in ["7 COUNT 5 MINLEN 2", "COUNT 5 7 MINLEN 2", "minlen 2 count 5 7"] {
+            let scan = parse_words(words).unwrap();
+            assert_eq!(
+                (scan.position, scan.count, scan.busyloop),
+                (ScanPosition(7), 5, false)
+            );
+            let filter = Filter {
+                min_len: Some(2),
+                ..Filter::default()
+            };
+            assert_eq!(scan.of, ScanOf::Queues(filter));
+        }
+        assert_eq!(
+            parse_words("18446744073709551615").unwrap().position,
+            ScanPosition(u64::MAX)
+        );
+    }
+
+    #[test]
+    fn counts() {
+        let count = |words| parse_words(words).map(|scan| (scan.count, scan.busyloop));
+        assert_eq!(count(""), Ok((100, false)));
+        assert_eq!(count("COUNT 0"), Ok((0, false)));
+        assert_eq!(count("COUNT -1"), Ok((100, true)));
+        assert_eq!(count("BUSYLOOP"), Ok((100, true)));
+        assert_eq!(count("COUNT x"), Err(CommandError::NotAnInteger));
+    }
+
+    #[test]
+    fn what_is_refused() {
+        assert_eq!(parse_words("0 0"), Err(CommandError::Syntax));
+        assert_eq!(parse_words("COUNT"), Err(CommandError::Syntax));
+        for words in ["nonsense", "-1", "QUEUE q"] {
+            let error = parse_words(words).unwrap_err();
+            assert_eq!(error.to_string(), "ERR invalid cursor or option name", "{words}");
+        }
+        assert_eq!(parse_words("MINLEN -1"), Err(CommandError::NotAnInteger));
+    }
 }

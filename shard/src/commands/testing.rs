@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use crate::clock::Now;
 use crate::id::NodeId;
 use crate::input::{ConnectionId, Effect, Input, Peer, Question, Told};
-use crate::message::SessionId;
+use crate::message::{Message, SessionId};
+use crate::node::NodeMessage;
 use crate::settings::Settings;
 use crate::shard::{NodeFacts, Shard, ShardOptions};
 use crate::slot::ShardNo;
@@ -44,6 +45,8 @@ pub struct TestNode {
     pub crashed: bool,
     /// Shards that have stopped.
     pub stopped: usize,
+    /// Messages with lines of MONITOR's feed that went from shard to shard.
+    pub feed_messages: usize,
 }
 
 struct TestClient {
@@ -81,6 +84,7 @@ impl TestNode {
             log: Vec::new(),
             crashed: false,
             stopped: 0,
+            feed_messages: 0,
         };
         node.settle();
         node
@@ -189,6 +193,7 @@ impl TestNode {
             self.shards[from].take_mesh(to as ShardNo, &mut messages);
             if !messages.is_empty() {
                 carried = true;
+                self.feed_messages += messages.iter().filter(|message| is_feed(message)).count();
                 self.step(
                     to,
                     Input::Mesh {
@@ -221,6 +226,7 @@ impl TestNode {
                 let told = match question {
                     Question::Process => Told::Process(Box::default()),
                     Question::RewriteConfig => Told::Rewritten(Ok(())),
+                    Question::Folder(_) => Told::Folder(Ok(())),
                 };
                 self.step(shard, Input::Told { ticket, told });
             }
@@ -257,4 +263,8 @@ impl TestNode {
             .iter_mut()
             .find(|client| client.shard == shard && client.session == session)
     }
+}
+
+fn is_feed(message: &Message) -> bool {
+    matches!(message, Message::Node(NodeMessage::Feed { .. }))
 }

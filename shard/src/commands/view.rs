@@ -1,6 +1,5 @@
 //! What home shards and sessions tell each other about jobs, queues and the node: copies made for one answer.
 
-use crate::error::CommandError;
 use crate::id::JobId;
 use crate::stats;
 use crate::wire::Blob;
@@ -164,6 +163,4 @@ pub enum Part {
     Latency(Vec<stats::LatencyEvent>),
     /// LATENCY HISTOGRAM, Commandstats.
     Commands(Box<stats::CommandStats>),
-    /// A shard that cannot answer.
-    Refused(CommandError),
 }

@@ -1,6 +1,7 @@
 //! Subcommands and option words: how they are compared, and what is said about one that does not exist.
 
 use crate::error::CommandError;
+use crate::limits::PATTERN_BYTES;
 use crate::wire::{Args, Encoder};
 
 /// Whether an argument is this word, in any case.
@@ -26,6 +27,23 @@ pub fn unknown_subcommand(command: &str, args: &Args<'_>) -> CommandError {
 /// The error about a wrong number of arguments of a subcommand.
 pub fn arity(command: &str, subcommand: &str) -> CommandError {
     CommandError::Arity(format!("{command}|{subcommand}").into())
+}
+
+/// Refuses more than `most` of what `things` names.
+pub fn check_number(things: &str, number: usize, most: usize) -> Result<(), CommandError> {
+    if number <= most {
+        return Ok(());
+    }
+    Err(CommandError::other(format!("too many {things}, at most {most}")))
+}
+
+/// Refuses a pattern that would take long to match.
+pub fn check_pattern(pattern: &[u8]) -> Result<(), CommandError> {
+    if pattern.len() <= PATTERN_BYTES {
+        return Ok(());
+    }
+    let text = format!("pattern is too long, at most {PATTERN_BYTES} bytes");
+    Err(CommandError::other(text))
 }
 
 /// A HELP reply: a line about the command, then for each subcommand its grammar and what it does.

@@ -1,19 +1,22 @@
 //! Whether there is memory for a new job, and what happens when there is not.
 //!
-//! First delivered at-most-once jobs are evicted, oldest first, a bounded number per step: nobody can ever get them
-//! again. Then, when another shard may have memory to spare, the ADDJOB waits until shard 0 has answered; those behind it wait
-//! too, so that the order of a client's ADDJOBs is that of their creation stamps. Else it is refused. A job that may still be
-//! delivered is never dropped.
+//! First the ADDJOB waits until shard 0 has answered whether it can lend more; those behind it wait too, so that the
+//! order of a client's ADDJOBs is that of their creation stamps. When there is no more to be lent, RETRY 0 jobs that were handed out are
+//! evicted, oldest first, a bounded number per step. Else it is refused.
+//!
+//! What is evicted, plainly: a RETRY 0 job that was handed out at least `EVICTION_GRACE_S` ago, also when the reply that
+//! carries it has not reached its client yet; such a job cannot come back when that reply is lost. A job that still stands in its queue,
+//! or that has a RETRY, is never dropped.
 
 use std::collections::BTreeMap;
 
 use super::Home;
 use super::job::JOB_BYTES;
 use super::queue::QUEUE_BYTES;
-use crate::clock::Now;
+use crate::clock::{Mono, Now, SECOND_MS};
 use crate::commands::addjob::{self, AddJob};
 use crate::error::CommandError;
-use crate::limits::UPKEEP_STEP;
+use crate::limits::{EVICTION_GRACE_S, UPKEEP_STEP};
 use crate::message::{Answer, Ticket};
 
 /// ADDJOBs that wait for memory, by arrival.
@@ -79,7 +82,7 @@ impl Home {
     /// ADDJOB.
     pub(super) fn add(&mut self, now: Now, ticket: Ticket, add: AddJob) -> Answer {
         if self.short.waiting.is_empty() {
-            match self.try_add(now, add) {
+            match self.try_add(now, add, false) {
                 Ok(answer) => return answer,
                 Err(add) => self.short.push_back(ticket, add),
             }
@@ -90,8 +93,9 @@ impl Home {
     }
 
     /// Shard 0 has answered: memory was lent, or there is none left. All that wait for memory are tried again, in order.
-    pub fn memory_lent(&mut self, now: Now) {
-        self.retry_short(now);
+    /// When it was the `last` there is, those that still do not fit are refused: waiting for more would be waiting for ever.
+    pub fn memory_lent(&mut self, now: Now, last: bool) {
+        self.retry_short(now, last);
     }
 
     /// What the ADDJOBs that wait for memory need, together.
@@ -108,14 +112,14 @@ impl Home {
     }
 
     /// A step through those that wait for memory.
-    pub(super) fn retry_short(&mut self, now: Now) {
+    pub(super) fn retry_short(&mut self, now: Now, last: bool) {
         self.short.retry = true;
         for _ in 0..UPKEEP_STEP {
             let Some((arrival, ticket, add)) = self.short.pop_front() else {
                 self.short.retry = false;
                 return;
             };
-            match self.try_add(now, add) {
+            match self.try_add(now, add, last) {
                 Ok(answer) => self.end(ticket, answer),
                 Err(add) => {
                     self.short.put(arrival, ticket, add);
@@ -126,42 +130,43 @@ impl Home {
         }
     }
 
-    /// Whether a command that adds nothing new but is refused when memory is used up may run.
-    pub(crate) fn is_out_of_memory(&self) -> bool {
-        !self.memory.admit(0) && !self.memory.may_borrow()
-    }
-
     /// Adds the job, or says why not; gives it back when it is to wait for memory.
-    fn try_add(&mut self, now: Now, add: AddJob) -> Result<Answer, AddJob> {
+    fn try_add(&mut self, now: Now, add: AddJob, last: bool) -> Result<Answer, AddJob> {
         let queue = self.find_queue(&add.queue);
         if let Some(error) = queue.and_then(|queue| addjob::refusal(self.queue(queue), &add)) {
             return Ok(Answer::Error(error));
         }
-        match self.make_room(cost(&add)) {
-            Room::Fits => Ok(Answer::Id(addjob::apply(self, now, add))),
+        match self.make_room(now.mono(), cost(&add), last) {
+            Room::Fits => Ok(Answer::Id(addjob::apply(self, now, queue, add))),
             Room::Later => Err(add),
             Room::Never => Ok(Answer::Error(CommandError::OutOfMemory)),
         }
     }
 
-    fn make_room(&mut self, bytes: u64) -> Room {
+    /// Evicts only when nothing more can be borrowed.
+    fn make_room(&mut self, now: Mono, bytes: u64, last: bool) -> Room {
+        if self.memory.admit(bytes) {
+            return Room::Fits;
+        }
+        if !last {
+            return Room::Later;
+        }
         for _ in 0..UPKEEP_STEP {
+            let Some(oldest) = self.evictable(now) else { break };
+            self.remove(oldest);
+            self.counters.evicted += 1;
             if self.memory.admit(bytes) {
                 return Room::Fits;
             }
-            let Some(oldest) = self.stock.delivered.first().filter(|_| self.evicts) else {
-                break;
-            };
-            self.remove(oldest);
-            self.counters.evicted += 1;
         }
-        if self.memory.admit(bytes) {
-            Room::Fits
-        } else if self.memory.may_borrow() {
-            Room::Later
-        } else {
-            Room::Never
-        }
+        Room::Never
+    }
+
+    fn evictable(&self, now: Mono) -> Option<u32> {
+        let oldest = self.stock.delivered.first().filter(|_| self.evicts)?;
+        // Modulo 2^16: at worst a job of 18 hours passes for a fresh one, for as long as the grace lasts.
+        let age_s = ((now.0 / SECOND_MS) as u16).wrapping_sub(self.job(oldest).handed_out_s);
+        (age_s >= EVICTION_GRACE_S).then_some(oldest)
     }
 }
 

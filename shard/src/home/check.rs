@@ -31,7 +31,7 @@ impl Home {
             let deadline = timers.deadline_ms(job.timer.expect("every job has a timer"));
             assert!(deadline <= job.deadline().0, "{:?} is woken in time", job.id);
             let map = &slots[usize::from(job.id.slot().number() / shards)].jobs;
-            let found = map.find(jobs, job.id.scan_hash(), |other| jobs[other].id == job.id);
+            let found = map.find(job.id.scan_hash(), |other| jobs[other].id == job.id);
             assert_eq!(found, Some(key), "a job is found by its ID");
             assert_eq!(
                 self.find_queue(&self.queue(job.queue).name),

@@ -22,15 +22,14 @@ use crate::clock::{Mono, SECOND_MS};
 use crate::commands::view::JobState;
 use crate::id::JobId;
 use crate::structures::list::{Linked, Links};
-use crate::structures::scan_map::Chained;
 use crate::structures::skiplist::Ordered;
 use crate::structures::slab::Slab;
 use crate::structures::timers::TimerKey;
 use crate::wire::Blob;
 
 /// What a job costs beside the heap bytes of its body: its record, its timer (24), its share of the lanes of the
-/// skip lists (a third of 24) and of the ID map (8).
-pub const JOB_BYTES: u64 = size_of::<Job>() as u64 + 24 + 8 + 8;
+/// skip lists (a third of 24) and of the ID map (16).
+pub const JOB_BYTES: u64 = size_of::<Job>() as u64 + 24 + 8 + 16;
 
 const _: () = assert!(JOB_BYTES < 200, "a small job stays well under 200 bytes");
 
@@ -68,8 +67,6 @@ pub struct Job {
     pub queue: u32,
     /// Its timer; `None` only between its making and its first deadline.
     pub timer: Option<TimerKey>,
-    /// The next in its chain of the ID map.
-    pub chain: u32,
     /// Key of its offer while it is reserved.
     pub offer: u32,
     /// Time to live as asked for.
@@ -84,6 +81,8 @@ pub struct Job {
     pub additional_deliveries: u32,
     /// Times it was handed out: tells one handing out from another.
     pub deliveries: u32,
+    /// RETRY 0: when it was handed out last, seconds of the monotonic clock modulo 2^16 (there is room for no more).
+    pub handed_out_s: u16,
     /// Copies asked for.
     pub replicate: u16,
     /// Where it is.
@@ -180,19 +179,5 @@ impl Ordered for Jobs {
     fn before(&self, a: u32, b: u32) -> bool {
         let (a, b) = (&self.0[a], &self.0[b]);
         (a.ctime, &a.id) < (b.ctime, &b.id)
-    }
-}
-
-impl Chained for Jobs {
-    fn chain(&self, element: u32) -> u32 {
-        self.0[element].chain
-    }
-
-    fn set_chain(&mut self, element: u32, next: u32) {
-        self.0[element].chain = next;
-    }
-
-    fn hash(&self, element: u32) -> u64 {
-        self.0[element].id.scan_hash()
     }
 }

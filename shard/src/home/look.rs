@@ -120,10 +120,7 @@ impl Home {
     ) -> Option<ScanPosition> {
         let slot = Slot::from_number((at.0 >> PLACE_BITS) as u16);
         let rank = at.0 << RANK_SHIFT;
-        let Stock {
-            jobs, queues, slots, ..
-        } = &self.stock;
-        let maps = &slots[usize::from(slot.number() / self.options.shards)];
+        let maps = &self.stock.slots[usize::from(slot.number() / self.options.shards)];
         let mut found = |hash: u64, item: Option<PageItem>| {
             *looked += 1;
             let place =
@@ -131,14 +128,14 @@ impl Home {
             page.items.extend(item.map(|item| (place, item)));
         };
         let next = match &scan.of {
-            ScanOf::Queues(filter) => maps.queues.scan_some(queues, rank, room, |key| {
+            ScanOf::Queues(filter) => maps.queues.scan_some(rank, room, |key| {
                 let queue = self.queue(key);
                 found(
                     queue.hash,
                     filter.admits(queue).then(|| PageItem::Queue(queue.name.clone())),
                 );
             }),
-            ScanOf::Jobs(filter) => maps.jobs.scan_some(jobs, rank, room, |key| {
+            ScanOf::Jobs(filter) => maps.jobs.scan_some(rank, room, |key| {
                 found(self.job(key).id.scan_hash(), self.scan_job(now, filter, key));
             }),
         };

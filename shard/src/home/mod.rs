@@ -12,6 +12,7 @@
 //! timers, and `next_deadline` says "now".
 
 mod admission;
+mod chance;
 mod check;
 mod claim;
 mod counters;
@@ -33,8 +34,6 @@ mod tests;
 use std::collections::BTreeMap;
 
 use ahash::RandomState;
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 pub use counters::{Counters, Gauges};
 pub(crate) use job::{Job, Place};
@@ -49,6 +48,7 @@ use crate::message::{Answer, Handed, Ticket};
 use crate::slot::{ShardNo, Slot};
 use crate::structures::slab::Slab;
 use admission::Short;
+use chance::Chance;
 use stock::Stock;
 use upkeep::Sweep;
 use waiter::{WAITER_BYTES, Waiter};
@@ -76,7 +76,7 @@ pub struct Home {
     pub counters: Counters,
     options: HomeOptions,
     hasher: RandomState,
-    chance: ChaCha8Rng,
+    chance: Chance,
     /// Creation stamp of the newest job.
     last_ctime: u64,
     stock: Stock,
@@ -98,8 +98,8 @@ impl Home {
     /// A home without jobs.
     pub fn new(options: HomeOptions, memory: Memory, now: Now) -> Self {
         assert!(options.shard < options.shards, "a shard is one of its node's");
-        let mut chance = ChaCha8Rng::from_seed(options.seed);
-        let stock = Stock::new(options.shards, chance.next_u64(), now.mono());
+        let mut chance = Chance::new(options.seed);
+        let stock = Stock::new(options.shards, chance.seed(), now.mono());
         Self {
             memory,
             counters: Counters::default(),
@@ -188,16 +188,19 @@ impl Home {
     /// DEBUG FLUSHALL: all jobs and queues are gone, pause states included; waiting GETJOBs end with `Nothing`.
     pub fn flush(&mut self, now: Now) {
         self.counters.flushed += self.stock.jobs.0.len() as u64;
-        let seed = self.chance.next_u64();
+        let seed = self.chance.seed();
         let old = std::mem::replace(&mut self.stock, Stock::new(self.options.shards, seed, now.mono()));
         self.memory.release(old.bytes);
-        self.rubble.push(old);
+        // A small one goes at once: each has its maps of slots, and FLUSHALLs may come faster than the teardown goes.
+        if !old.is_small() {
+            self.rubble.push(old);
+        }
         self.sweep = Sweep::default();
         let waiters: Vec<u32> = self.tickets.values().copied().collect();
         for waiter in waiters {
             self.flush_waiter(waiter);
         }
-        self.retry_short(now);
+        self.retry_short(now, false);
     }
 
     fn flush_waiter(&mut self, key: u32) {
@@ -229,17 +232,11 @@ impl Home {
         slot
     }
 
-    /// The ID of a new job of this queue.
-    pub(crate) fn new_id(&mut self, queue: &[u8], ttl_s: u32, at_least_once: bool) -> JobId {
-        let mut random = [0; 18];
-        self.chance.fill_bytes(&mut random);
-        JobId::new(
-            self.options.node,
-            self.slot_of(queue),
-            random,
-            u64::from(ttl_s),
-            at_least_once,
-        )
+    /// The ID of a new job in this slot.
+    pub(crate) fn new_id(&mut self, slot: Slot, ttl_s: u32, at_least_once: bool) -> JobId {
+        let map = usize::from(slot.number() / self.options.shards);
+        let random = self.chance.take(|coming| self.stock.foresee(map, coming));
+        JobId::new(self.options.node, slot, random, u64::from(ttl_s), at_least_once)
     }
 
     /// The creation stamp of a new job: it never goes back, whatever the wall clock does.

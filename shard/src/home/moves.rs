@@ -8,7 +8,7 @@ use super::job::Job;
 use super::stock::Stock;
 use super::waiter::{InQueue, InWaiter, OFFER_BYTES, Offer};
 use super::{Home, Place};
-use crate::clock::Mono;
+use crate::clock::{Mono, SECOND_MS};
 use crate::message::{Delivered, Handed};
 use crate::structures::NONE;
 use crate::structures::list::{Links, List};
@@ -93,6 +93,7 @@ impl Home {
         queue.touched_at = now;
         let handed = describe(job, queue.name.clone(), place);
         if job.at_most_once() {
+            job.handed_out_s = (now.0 / SECOND_MS) as u16;
             delivered.push_back(jobs, key);
         } else {
             job.enters_at = now.after_ms(job.retry_ms());

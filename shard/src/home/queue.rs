@@ -7,21 +7,24 @@ use std::ops::{Index, IndexMut};
 
 use crate::clock::Mono;
 use crate::commands::view::PauseState;
+use crate::slot::Slot;
 use crate::structures::list::List;
-use crate::structures::scan_map::Chained;
 use crate::structures::skiplist::SkipList;
 use crate::structures::slab::Slab;
 use crate::structures::timers::TimerKey;
 use crate::wire::Blob;
 
-/// What a queue costs beside the heap bytes of its name: its record, its timer (24) and its share of the map (8).
-pub const QUEUE_BYTES: u64 = size_of::<Queue>() as u64 + 24 + 8;
+/// What a queue costs beside the heap bytes of its name: its record, its timer (24) and its share of the map (a line of
+/// its own, at worst: most slots have few queues).
+pub const QUEUE_BYTES: u64 = size_of::<Queue>() as u64 + 24 + 64;
 
 /// A queue.
 #[derive(Debug)]
 pub struct Queue {
     /// Its name.
     pub name: Blob,
+    /// Slot of the name.
+    pub slot: Slot,
     /// Hash of the name, for the map and the order of scans.
     pub hash: u64,
     /// Jobs to be had, in order of creation.
@@ -44,8 +47,6 @@ pub struct Queue {
     pub pause: PauseState,
     /// `Home::busy` names it: held jobs enter, or waiters are served, in steps.
     pub busy: bool,
-    /// The next in its chain of the map.
-    pub chain: u32,
     /// Its timer, for the collection of idle queues.
     pub timer: Option<TimerKey>,
     /// When it was created.
@@ -95,19 +96,5 @@ impl Index<u32> for Queues {
 impl IndexMut<u32> for Queues {
     fn index_mut(&mut self, key: u32) -> &mut Queue {
         &mut self.0[key]
-    }
-}
-
-impl Chained for Queues {
-    fn chain(&self, element: u32) -> u32 {
-        self.0[element].chain
-    }
-
-    fn set_chain(&mut self, element: u32, next: u32) {
-        self.0[element].chain = next;
-    }
-
-    fn hash(&self, element: u32) -> u64 {
-        self.0[element].hash
     }
 }

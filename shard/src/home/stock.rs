@@ -1,7 +1,9 @@
 //! Where everything of a home is kept, and how it is found: all that FLUSHALL replaces at once.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
+use super::chance::Random;
 use super::job::{Job, Jobs};
 use super::queue::{Queue, Queues};
 use super::waiter::{Offer, Seats};
@@ -38,6 +40,8 @@ pub struct Stock {
     pub delivered: List,
     /// Queues with held jobs to enter or waiters to serve, each once.
     pub busy: VecDeque<u32>,
+    /// The queue that was found last, or a key without meaning.
+    pub recent: Cell<u32>,
     /// Jobs in their queues, reserved ones included.
     pub queued: u64,
     /// What all of it is charged with.
@@ -65,9 +69,25 @@ impl Stock {
             offers: Slab::new(),
             delivered: List::new(),
             busy: VecDeque::new(),
+            recent: Cell::new(NONE),
             queued: 0,
             bytes: 0,
         }
+    }
+
+    /// Jobs with this chance in their IDs are likely to come: brings their places in the map into the cache, all at once.
+    pub fn foresee(&self, map: usize, coming: &[Random]) {
+        let jobs = &self.slots[map].jobs;
+        let looked_at: usize = coming
+            .iter()
+            .map(|random| jobs.look_at(JobId::scan_hash_of(random)))
+            .sum();
+        std::hint::black_box(looked_at);
+    }
+
+    /// Whether dropping it all at once is a bounded step.
+    pub fn is_small(&self) -> bool {
+        self.jobs.0.len() + self.queues.0.len() + self.seats.0.len() < UPKEEP_STEP
     }
 
     /// A step of the teardown; true when nothing is left.
@@ -117,7 +137,7 @@ impl Home {
         );
         let Stock { jobs, slots, .. } = &self.stock;
         let map = &slots[usize::from(slot.number() / self.options.shards)].jobs;
-        let key = map.find(jobs, id.scan_hash(), |key| jobs[key].id == *id)?;
+        let key = map.find(id.scan_hash(), |key| jobs[key].id == *id)?;
         if jobs[key].expires_at <= now {
             self.expire(now, key);
             return None;
@@ -126,30 +146,41 @@ impl Home {
     }
 
     pub(crate) fn find_queue(&self, name: &[u8]) -> Option<u32> {
+        // Who works with a queue asks for it again and again: the last one found is tried before any hashing.
+        let recent = self.stock.recent.get();
+        if self
+            .stock
+            .queues
+            .0
+            .get(recent)
+            .is_some_and(|queue| queue.name.as_slice() == name)
+        {
+            return Some(recent);
+        }
         let slot = self.slot_of(name);
-        self.find_queue_in(slot, self.hasher.hash_one(name), name)
+        let found = self.find_queue_in(slot, self.hasher.hash_one(name), name)?;
+        self.stock.recent.set(found);
+        Some(found)
     }
 
     pub(crate) fn find_or_create_queue(&mut self, now: Mono, name: &Blob) -> u32 {
-        let (slot, hash) = (self.slot_of(name), self.hasher.hash_one(name.as_slice()));
-        match self.find_queue_in(slot, hash, name) {
-            Some(key) => key,
-            None => self.create_queue(now, slot, hash, name),
-        }
+        self.find_queue(name)
+            .unwrap_or_else(|| self.create_queue(now, name))
     }
 
     fn find_queue_in(&self, slot: Slot, hash: u64, name: &[u8]) -> Option<u32> {
         let Stock { queues, slots, .. } = &self.stock;
         let map = &slots[usize::from(slot.number() / self.options.shards)].queues;
-        map.find(queues, hash, |key| {
-            queues[key].hash == hash && queues[key].name.as_slice() == name
-        })
+        map.find(hash, |key| queues[key].name.as_slice() == name)
     }
 
-    fn create_queue(&mut self, now: Mono, slot: Slot, hash: u64, name: &Blob) -> u32 {
+    /// Makes a queue that does not exist yet.
+    pub(crate) fn create_queue(&mut self, now: Mono, name: &Blob) -> u32 {
+        let slot = self.slot_of(name);
         let queue = Queue {
             name: name.clone(),
-            hash,
+            slot,
+            hash: self.hasher.hash_one(name.as_slice()),
             jobs: SkipList::new(),
             reserved: SkipList::new(),
             offers: List::new(),
@@ -160,7 +191,6 @@ impl Home {
             members: 0,
             pause: PauseState::default(),
             busy: false,
-            chain: NONE,
             timer: None,
             created_at: now,
             touched_at: now,
@@ -179,14 +209,14 @@ impl Home {
         queues[key].timer = Some(timers.insert(now.after_ms(idle_ms).0, key | QUEUE_TIMER));
         slots[usize::from(slot.number() / self.options.shards)]
             .queues
-            .insert(queues, key);
+            .insert(queues[key].hash, key);
         key
     }
 
     /// Removes a queue that nothing needs and whose timer has fired.
     pub(super) fn collect_queue(&mut self, key: u32) {
         assert!(self.queue(key).is_idle(), "only an idle queue is collected");
-        let slot = self.slot_of(&self.queue(key).name);
+        let slot = self.queue(key).slot;
         let Stock {
             queues,
             slots,
@@ -195,7 +225,7 @@ impl Home {
         } = &mut self.stock;
         slots[usize::from(slot.number() / self.options.shards)]
             .queues
-            .remove(queues, key);
+            .remove(queues[key].hash, key);
         let queue = queues.0.remove(key);
         if let Some(timer) = queue.timer {
             timers.cancel(timer);
@@ -209,7 +239,7 @@ impl Home {
         assert_eq!(job.place, Place::Idle, "a new job is in no list");
         self.charge(job.bytes());
         let map = usize::from(job.id.slot().number() / self.options.shards);
-        let deadline = job.deadline();
+        let (hash, deadline) = (job.id.scan_hash(), job.deadline());
         let Stock {
             jobs,
             queues,
@@ -220,7 +250,7 @@ impl Home {
         queues[job.queue].members += 1;
         let key = jobs.0.insert(job);
         jobs[key].timer = Some(timers.insert(deadline.0, key));
-        slots[map].jobs.insert(jobs, key);
+        slots[map].jobs.insert(hash, key);
         key
     }
 
@@ -234,7 +264,7 @@ impl Home {
             ..
         } = &mut self.stock;
         let map = usize::from(jobs[key].id.slot().number() / self.options.shards);
-        slots[map].jobs.remove(jobs, key);
+        slots[map].jobs.remove(jobs[key].id.scan_hash(), key);
         let job = jobs.0.remove(key);
         assert!(!job.links.is_linked(), "a discarded job is in no list");
         if let Some(timer) = job.timer {

@@ -13,7 +13,7 @@ use crate::commands::{IdVerb, Request};
 use crate::id::{JobId, NodeId};
 use crate::memory::Memory;
 use crate::message::{Answer, Delivered, Handed, Manner, Offered, Patience, SessionId, Take, Ticket};
-use crate::wire::{Args, Blob, Parser, RequestLimits, encode_request};
+use crate::wire::Blob;
 
 /// A home of one shard that starts at one second of the monotonic clock.
 pub struct Scene {
@@ -94,10 +94,11 @@ impl Scene {
         }
     }
 
+    /// Each request has a session of its own.
     pub fn ticket(&mut self) -> Ticket {
         self.requests += 1;
         let session = SessionId {
-            index: 1,
+            index: self.requests,
             generation: 1,
         };
         Ticket {
@@ -141,6 +142,22 @@ impl Scene {
 
     pub fn add(&mut self, queue: &str, body: &str) -> JobId {
         self.add_with(job(queue, body))
+    }
+
+    /// Adds many jobs, numbered from 0, with one check at the end.
+    pub fn fill(&mut self, many: usize, add: &AddJob) -> Vec<JobId> {
+        let ids = (0..many).map(|number| {
+            let ticket = self.ticket();
+            let body = Blob::from(number.to_string().as_str());
+            let add = AddJob { body, ..add.clone() };
+            match self.home.request(self.now, ticket, Request::Add(add)) {
+                Answer::Id(id) => id,
+                other => panic!("not added: {other:?}"),
+            }
+        });
+        let ids = ids.collect();
+        self.check();
+        ids
     }
 
     pub fn add_with(&mut self, add: AddJob) -> JobId {
@@ -298,17 +315,4 @@ pub fn bodies(jobs: &[Delivered]) -> Vec<String> {
     jobs.iter()
         .map(|job| String::from_utf8_lossy(&job.body).into_owned())
         .collect()
-}
-
-/// Runs a test with the arguments of a request.
-pub fn with_args<T>(words: &[&str], test: impl FnOnce(&Args<'_>) -> T) -> T {
-    let mut request = Vec::new();
-    encode_request(words, &mut request);
-    let mut parser = Parser::new();
-    let mut input = request.as_slice();
-    let args = parser
-        .next(&mut input, &RequestLimits::FULL)
-        .expect("well-formed")
-        .expect("whole");
-    test(&args)
 }

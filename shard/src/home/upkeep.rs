@@ -26,7 +26,7 @@ impl Home {
         self.step_busy(now.mono());
         self.step_sweep(now.mono());
         if self.short.retry_is_due() {
-            self.retry_short(now);
+            self.retry_short(now, false);
         }
         if self.rubble.last_mut().is_some_and(Stock::tear_down) {
             self.rubble.pop();

@@ -1,5 +1,7 @@
 //! Waiting for jobs: who waits where, who is served when, and when a wait for reservations is over.
 
+use std::collections::BTreeSet;
+
 use super::stock::Stock;
 use super::take::{Manners, Places};
 use super::waiter::{Phase, SEAT_BYTES, Seat, WAITER_BYTES, Waiter, Watching};
@@ -22,7 +24,7 @@ impl Home {
                 if !jobs.is_empty() {
                     return Answer::Jobs(jobs);
                 }
-                if take.patience == Patience::None {
+                if matches!(take.patience, Patience::None | Patience::Try) {
                     return Answer::Nothing;
                 }
                 let waiter = self.add_waiter(now, ticket, take, &places);
@@ -124,7 +126,7 @@ impl Home {
     pub(super) fn sit(&mut self, key: u32) -> bool {
         let waiter = &mut self.waiters[key];
         let waits = match waiter.patience {
-            Patience::None => false,
+            Patience::None | Patience::Try => false,
             Patience::Reserved => waiter.watches > 0,
             Patience::Jobs => true,
         };
@@ -220,19 +222,24 @@ impl Home {
         let before = self.tickets.insert(ticket, key);
         assert!(before.is_none(), "a ticket names one request");
         let seats = match take.patience {
-            Patience::None => Box::default(),
+            Patience::None | Patience::Try => Box::default(),
             Patience::Jobs => {
+                let mut seen = BTreeSet::new();
                 let all = take.queues.iter();
-                all.map(|(place, name)| {
+                all.filter_map(|(place, name)| {
                     let queue = self.find_or_create_queue(now, name);
-                    self.add_seat(key, *place, queue)
+                    seen.insert(queue).then(|| self.add_seat(key, *place, queue))
                 })
                 .collect()
             }
-            Patience::Reserved => known
-                .iter()
-                .filter_map(|&(place, queue)| self.add_watch(key, place, queue))
-                .collect(),
+            Patience::Reserved => {
+                let mut seen = BTreeSet::new();
+                known
+                    .iter()
+                    .filter(|(_, queue)| seen.insert(*queue))
+                    .filter_map(|&(place, queue)| self.add_watch(key, place, queue))
+                    .collect()
+            }
         };
         self.waiters[key].seats = seats;
         key
@@ -271,7 +278,7 @@ impl Home {
 
 fn manners_of(patience: Patience) -> Manners {
     match patience {
-        Patience::Jobs => Manners::Queue,
+        Patience::Jobs | Patience::Try => Manners::Queue,
         Patience::None | Patience::Reserved => Manners::PushIn,
     }
 }

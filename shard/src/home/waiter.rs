@@ -10,7 +10,7 @@
 //! | Jobs | Offer | seats or offers | cancel |
 //! | Reserved | Deliver | seats, watches | being served, its reservations' end, cancel |
 //! | Reserved | Offer | seats or offers, watches | its reservations' end while it has no offer, cancel |
-//! | None | Offer | offers | cancel |
+//! | None, Try | Offer | offers | cancel |
 
 use crate::message::{Manner, Patience, Ticket};
 use crate::structures::list::{Linked, Links, List};

@@ -14,7 +14,8 @@ const MAX_CHUNK_BYTES: u64 = 4 << 20;
 pub(crate) struct Borrower {
     chunk_bytes: u64,
     shards: u16,
-    asked: Option<u64>,
+    /// How much, and whether the other shards are asked too.
+    asked: Option<(u64, bool)>,
     refused: bool,
 }
 
@@ -51,18 +52,19 @@ impl Borrower {
         let low = used + self.chunk_bytes / 2 > budget && !self.refused;
         if urgent || low {
             let bytes = (used + waiting_bytes + self.chunk_bytes) - budget.min(used + waiting_bytes);
-            self.asked = Some(bytes);
+            self.asked = Some((bytes, urgent));
             return Some(NodeMessage::WantMemory { bytes, urgent });
         }
         let surplus = budget.saturating_sub(used + 2 * self.chunk_bytes);
         (surplus > self.chunk_bytes).then(|| give(memory, surplus, false))
     }
 
-    /// Shard 0 lent.
-    pub fn lent(&mut self, memory: &mut Memory, bytes: u64) {
-        let asked = self.asked.take().expect("memory is lent to those who ask");
+    /// Shard 0 lent. `true` when that was the last there is: the other shards have given what they do not use.
+    pub fn lent(&mut self, memory: &mut Memory, bytes: u64) -> bool {
+        let (asked, urgent) = self.asked.take().expect("memory is lent to those who ask");
         self.refused = bytes < asked;
         memory.set_budget(memory.budget() + bytes);
+        self.refused && urgent
     }
 
     /// Shard 0 wants back what is not used.
@@ -98,7 +100,7 @@ mod tests {
             borrower.balance(&mut memory, 0).is_none(),
             "one question at a time"
         );
-        borrower.lent(&mut memory, bytes);
+        assert!(!borrower.lent(&mut memory, bytes));
         assert!(borrower.balance(&mut memory, 0).is_none());
         memory.charge(500_000);
         let Some(NodeMessage::WantMemory { bytes, .. }) = borrower.balance(&mut memory, 0) else {
@@ -119,11 +121,12 @@ mod tests {
         let mut memory = Memory::new(0);
         let mut borrower = Borrower::new(2, 1 << 20);
         borrower.balance(&mut memory, 0);
-        borrower.lent(&mut memory, 0);
+        assert!(!borrower.lent(&mut memory, 0), "the other shards were not asked");
         assert!(borrower.balance(&mut memory, 0).is_none());
         assert!(matches!(
             borrower.balance(&mut memory, 100),
             Some(NodeMessage::WantMemory { urgent: true, .. })
         ));
+        assert!(borrower.lent(&mut memory, 0), "there is none left");
     }
 }

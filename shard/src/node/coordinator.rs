@@ -66,7 +66,7 @@ impl Coordinator {
         change: Change,
         send: &mut impl FnMut(ShardNo, NodeMessage),
     ) {
-        if self.changes.len() >= limits::CHANGES_IN_FLIGHT {
+        if self.changes.len() >= limits::CHANGES_IN_FLIGHT && !matches!(change, Change::Shutdown) {
             let error = CommandError::other("too many changes of the node are under way, try again");
             self.answer(ticket, Err(error), send);
             return;

@@ -7,10 +7,10 @@ use crate::commands::view::Part;
 use crate::commands::{Call, Finish, GetJob, IdVerb, Plan, Request};
 use crate::core::SessionTimer;
 use crate::error::CommandError;
-use crate::input::{Effect, Told};
+use crate::input::{Effect, Question, Told};
 use crate::limits;
 use crate::message::{Answer, Manner, Message, Patience, Take, Ticket};
-use crate::node::NodeMessage;
+use crate::node::{Change, NodeMessage};
 use crate::session::engine::Engine;
 use crate::session::getjob::{GetJobProgress, Step};
 use crate::session::progress::{self, IdsProgress, Kind, Progress, ScanProgress, Waited};
@@ -79,15 +79,9 @@ impl Engine<'_> {
                 }
             }
             Plan::Change { change, finish } => {
-                let ticket = self.session.ticket(self.session.first_pending);
-                self.core.send_node(
-                    0,
-                    NodeMessage::Ask {
-                        ticket: Some(ticket),
-                        change,
-                    },
-                );
+                let unasked = self.ask_for_change(change);
                 Kind::Change {
+                    unasked,
                     args: keep(args),
                     finish,
                 }
@@ -145,7 +139,7 @@ impl Engine<'_> {
             queues,
             count: ask.count as u32,
             manner: Manner::Deliver,
-            patience: Patience::None,
+            patience: if ask.nohang { Patience::None } else { Patience::Try },
         };
         let ticket = self.session.ticket(self.session.first_pending);
         let answer = self.core.home.request(self.now, ticket, Request::Take(take));
@@ -168,6 +162,7 @@ impl Engine<'_> {
         if replies_before == Replies::SkipNext {
             self.session.client.replies = Replies::On;
         }
+        self.session.last_reply_start = self.session.output.produced_bytes();
         let mut call = Call {
             now: self.now,
             args: &args,
@@ -175,7 +170,7 @@ impl Engine<'_> {
             core: self.core,
         };
         if let Err(error) = run(&mut call) {
-            self.session.encoder().error(&error.to_string());
+            self.session.encoder().error(error.to_string());
         }
         if let Some(kept) = kept {
             let reply = std::mem::replace(&mut self.session.output, kept);
@@ -427,6 +422,7 @@ impl Engine<'_> {
         finish: impl FnOnce(&mut Finish<'_>),
     ) {
         let kept = suppressed.then(|| std::mem::replace(&mut self.session.output, Output::new()));
+        self.session.last_reply_start = self.session.output.produced_bytes();
         finish(&mut Finish {
             now: self.now,
             args,
@@ -442,17 +438,57 @@ impl Engine<'_> {
 
     /// The server answered a question of the session.
     pub fn told(&mut self, request: u32, answer: Told) {
-        if let Some(progress) = self
+        let progress = self
             .session
             .progress
             .as_mut()
-            .filter(|progress| progress.request == request)
-            && let Kind::Gather { told, .. } = &mut progress.kind
-        {
-            *told = Waited::Told(answer);
-            self.finish_if_complete();
+            .filter(|progress| progress.request == request);
+        match (progress.map(|progress| &mut progress.kind), answer) {
+            (Some(Kind::Gather { told, .. }), answer) => {
+                *told = Waited::Told(answer);
+                self.finish_if_complete();
+            }
+            (Some(Kind::Change { .. }), Told::Folder(result)) => self.folder_looked_at(result),
+            _ => {}
         }
         self.go_on();
+    }
+
+    /// Asks shard 0 for a change. One that the server must look at first is given back: it is asked for when the server has
+    /// agreed.
+    fn ask_for_change(&mut self, change: Change) -> Option<Change> {
+        let ticket = self.session.ticket(self.session.first_pending);
+        if let Change::Settings(pairs) = &change
+            && let Some((_, folder)) = pairs.iter().find(|(name, _)| *name == "dir")
+        {
+            let question = Question::Folder(folder.clone());
+            self.core.effects.push(Effect::Ask { ticket, question });
+            return Some(change);
+        }
+        let ticket = Some(ticket);
+        self.core.send_node(0, NodeMessage::Ask { ticket, change });
+        None
+    }
+
+    /// The server has looked at the folder that is to be set.
+    fn folder_looked_at(&mut self, result: Result<(), CommandError>) {
+        let progress = self.session.progress.as_mut().expect("a change is under way");
+        let Kind::Change { unasked, .. } = &mut progress.kind else {
+            unreachable!("it is a change")
+        };
+        let change = unasked.take().expect("the server is asked once");
+        match result {
+            Ok(()) => {
+                let ticket = Some(self.session.ticket(self.session.first_pending));
+                self.core.send_node(0, NodeMessage::Ask { ticket, change });
+            }
+            Err(error) => {
+                let suppressed = self.end_progress().suppressed;
+                self.write(suppressed, |session, _| {
+                    session.encoder().error(error.to_string())
+                });
+            }
+        }
     }
 
     /// Shard 0 has changed the node for the session.
@@ -466,7 +502,7 @@ impl Engine<'_> {
             return;
         }
         let progress = self.end_progress();
-        let Kind::Change { args, finish } = progress.kind else {
+        let Kind::Change { args, finish, .. } = progress.kind else {
             unreachable!("it asked for a change")
         };
         match result {
@@ -477,7 +513,7 @@ impl Engine<'_> {
             }
             Err(error) => {
                 self.write(progress.suppressed, |session, _| {
-                    session.encoder().error(&error.to_string())
+                    session.encoder().error(error.to_string())
                 });
             }
         }
@@ -542,7 +578,7 @@ fn take_requests(takes: VecDeque<(ShardNo, Take)>) -> VecDeque<(ShardNo, Request
 
 fn write_ids(session: &mut Session, ids: IdsProgress) {
     match (ids.error, ids.verb) {
-        (Some(error), _) => session.encoder().error(&error.to_string()),
+        (Some(error), _) => session.encoder().error(error.to_string()),
         (None, IdVerb::Enqueue | IdVerb::Nack) => reply::write_entered(session, ids.counted, ids.paused),
         (None, _) => session.encoder().integer(ids.counted),
     }

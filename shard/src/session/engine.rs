@@ -3,16 +3,22 @@
 //! What may start when is `sessions.md`, "Order within a connection": a plan *overlaps* when it has one home shard and can neither
 //! block nor go on in steps; it starts while earlier overlapping ones are unanswered. Every other plan is a barrier (`barrier`).
 
+use std::collections::VecDeque;
+
 use crate::clock::Now;
 use crate::commands::{Flags, GetJob, Plan, Request, table};
 use crate::core::Core;
 use crate::error::CommandError;
+use crate::input::{Effect, LogLevel};
 use crate::limits;
 use crate::message::{Answer, Manner, Patience, Take, Ticket};
 use crate::node::Change;
 use crate::session::{Ending, Hold, Pending, Session, reply};
 use crate::slot::{ShardNo, Slot};
 use crate::wire::{Args, RequestLimits};
+
+/// Room for unanswered requests that a session keeps when it has none.
+const KEPT_PENDING: usize = 64;
 
 /// One session at work, with the rest of its shard.
 pub(crate) struct Engine<'a> {
@@ -30,6 +36,11 @@ enum Started {
 impl Engine<'_> {
     /// Goes on with what the session holds, then with `input`, as far as its order allows.
     pub fn run(&mut self, mut input: &[u8]) {
+        if self.session.held.is_some() && !input.is_empty() {
+            // What it waits for will run it again.
+            self.session.parser.stash(input);
+            return self.end_step();
+        }
         let mut parser = std::mem::take(&mut self.session.parser);
         self.session.held = None;
         loop {
@@ -78,8 +89,10 @@ impl Engine<'_> {
 
     /// Why nothing may start now, whatever it is.
     pub(super) fn must_hold(&self) -> Option<Hold> {
-        if self.session.progress.is_some() || !self.session.has_room() {
+        if self.session.progress.is_some() {
             Some(Hold::Order)
+        } else if !self.session.has_room() {
+            Some(Hold::Room)
         } else if self.session.unsent_bytes() >= limits::OUTPUT_HIGH_BYTES {
             Some(Hold::Output)
         } else {
@@ -87,14 +100,21 @@ impl Engine<'_> {
         }
     }
 
-    pub(super) fn hold(&mut self, hold: Hold) {
+    fn hold(&mut self, hold: Hold) {
         self.session.held = Some(hold);
-        if hold == Hold::Paused {
-            self.core.wait_for_unpause(self.session.id);
-        }
     }
 
     fn start(&mut self, args: Args<'_>) -> Started {
+        if is_http(args.name()) {
+            let client = &self.session.client.peer;
+            let text = format!("closed {client}: it sent HTTP, perhaps a web page that attacks this port");
+            self.core.effects.push(Effect::Log {
+                level: LogLevel::Warn,
+                text,
+            });
+            self.session.ending = Some(Ending::Error(String::new()));
+            return Started::Yes;
+        }
         let (spec, plan) = match self.plan(args) {
             (spec, Ok(plan)) => (spec, plan),
             (_, Err(_)) if !self.session.is_idle() => return Started::NotYet(Hold::Order),
@@ -164,11 +184,11 @@ impl Engine<'_> {
             ),
             Plan::GetJob(ask) => {
                 let counters = ask.with_counters;
-                (Request::Take(take_at_once(ask)), counters)
+                (Request::Take(waits_at_once(ask)), counters)
             }
             _ => unreachable!("the plan does not overlap"),
         };
-        let take_at = matches!(request, Request::Take(_)).then_some(target);
+        let waits_at = matches!(request, Request::Take(_) | Request::Add(_)).then_some(target);
         let suppressed = self.suppress_reply();
         let ticket = self.session.ticket(self.session.next_request());
         let answer = self.ask(target, ticket, request);
@@ -189,7 +209,7 @@ impl Engine<'_> {
                     with_counters,
                     suppressed,
                     started_us,
-                    take_at,
+                    waits_at,
                 });
             }
         }
@@ -249,12 +269,19 @@ impl Engine<'_> {
                 reply::write_answer(session, &answer, counters, node)
             });
         }
+        if self.session.pending.is_empty() && self.session.pending.capacity() > KEPT_PENDING {
+            self.session.pending = VecDeque::new();
+        }
     }
 
     /// After an answer: the input that waited for its turn may go on.
     pub(super) fn go_on(&mut self) {
-        let order = self.session.held == Some(Hold::Order) && self.session.progress.is_none();
-        if order && (self.session.is_idle() || self.session.has_room()) {
+        let goes_on = match self.session.held {
+            Some(Hold::Order) => self.session.is_idle(),
+            Some(Hold::Room) => self.session.has_room(),
+            _ => false,
+        };
+        if goes_on {
             self.core.run_later(self.session);
         }
         self.end_step();
@@ -285,7 +312,7 @@ fn overlap_target(plan: &Plan, shards: u16) -> Option<ShardNo> {
     }
 }
 
-fn take_at_once(ask: GetJob) -> Take {
+fn waits_at_once(ask: GetJob) -> Take {
     let queues = ask
         .queues
         .into_iter()
@@ -308,4 +335,9 @@ fn is_unpause(plan: &Plan) -> bool {
             ..
         }
     )
+}
+
+/// Whether a request is a line of HTTP: a browser that was tricked into posting here must not run commands (as Redis does).
+fn is_http(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"Host:")
 }

@@ -50,8 +50,32 @@ struct Asked {
     queues: SmallVec<[(u32, Blob); 1]>,
     state: State,
     /// Jobs reserved here and not claimed, in the shard's order.
-    offers: VecDeque<Offered>,
+    offers: VecDeque<InPass>,
     was_full: bool,
+}
+
+/// An offer, and in which pass over the queues its shard made it. It stays in that pass when earlier ones are claimed.
+struct InPass {
+    pass: u32,
+    offered: Offered,
+}
+
+/// The first offer of each queue is of the first pass, the second of the second, and so on.
+fn in_passes(offers: Vec<Offered>) -> impl Iterator<Item = InPass> {
+    let mut passes: SmallVec<[(u32, u32); 4]> = SmallVec::new();
+    offers.into_iter().map(move |offered| {
+        let pass = match passes.iter_mut().find(|(place, _)| *place == offered.place) {
+            Some((_, pass)) => {
+                *pass += 1;
+                *pass
+            }
+            None => {
+                passes.push((offered.place, 0));
+                0
+            }
+        };
+        InPass { pass, offered }
+    })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +135,11 @@ impl GetJobProgress {
     /// Whether any shard keeps it as a waiter and none owes an answer.
     pub fn is_waiting(&self) -> bool {
         self.shards.iter().any(|asked| asked.state == State::Waiting)
+    }
+
+    /// Bytes of the jobs that were handed out so far.
+    pub fn held_bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Whether it had to wait for jobs.
@@ -200,7 +229,8 @@ impl GetJobProgress {
             Answer::Nothing => asked.state = State::Nothing,
             Answer::Offers(offers) => {
                 asked.was_full |= offers.len() >= count;
-                asked.offers.extend(offers);
+                // A shard offers anew only when nothing is left of what it offered before.
+                asked.offers = in_passes(offers).collect();
                 if asked.state != State::Claiming {
                     asked.state = State::Offered;
                 }
@@ -278,7 +308,10 @@ impl GetJobProgress {
         let kept = self.kept();
         let full = match self.manner() {
             Manner::Deliver => self.round_jobs >= self.round_count as usize,
-            Manner::Offer => self.round_jobs > 0 && self.shards.iter().any(|asked| asked.was_full),
+            Manner::Offer => {
+                let got_all = self.round_jobs >= self.round_count as usize;
+                got_all || (self.round_jobs > 0 && self.shards.iter().any(|asked| asked.was_full))
+            }
         };
         if full && self.wanted() > 0 && self.bytes < limits::REPLY_BYTES {
             Step::NextRound(kept)
@@ -290,22 +323,10 @@ impl GetJobProgress {
     /// Chooses the next `missing` offers in the order of the pass: the first of each queue in the order of the command, then
     /// the second of each, and so on.
     fn claim(&mut self, missing: usize) -> Vec<(ShardNo, Vec<JobId>)> {
-        let mut order: Vec<(usize, u32, ShardNo, JobId)> = Vec::new();
+        let mut order: Vec<(u32, u32, ShardNo, JobId)> = Vec::new();
         for asked in &self.shards {
-            let mut of_place: SmallVec<[(u32, usize); 4]> = SmallVec::new();
-            for offer in &asked.offers {
-                let pass = match of_place.iter_mut().find(|(place, _)| *place == offer.place) {
-                    Some((_, passes)) => {
-                        *passes += 1;
-                        *passes
-                    }
-                    None => {
-                        of_place.push((offer.place, 0));
-                        0
-                    }
-                };
-                order.push((pass, offer.place, asked.shard, offer.id));
-            }
+            let entry = |offer: &InPass| (offer.pass, offer.offered.place, asked.shard, offer.offered.id);
+            order.extend(asked.offers.iter().map(entry));
         }
         order.sort_unstable_by_key(|&(pass, place, ..)| (pass, place));
         order.truncate(missing);
@@ -323,7 +344,7 @@ impl GetJobProgress {
                 .iter_mut()
                 .find(|asked| asked.shard == *shard)
                 .expect("it was asked");
-            let first = asked.offers.drain(..ids.len()).map(|offer| offer.id);
+            let first = asked.offers.drain(..ids.len()).map(|offer| offer.offered.id);
             assert!(
                 first.eq(ids.iter().copied()),
                 "the order of the pass is the shard's own order"
@@ -354,5 +375,92 @@ impl GetJobProgress {
         );
         self.round_jobs += jobs.len();
         self.take(jobs);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::NodeId;
+    use crate::message::Handed;
+
+    fn queue_on(shard: ShardNo) -> Blob {
+        let names = (0..).map(|number| Blob::from(format!("q{number}").as_str()));
+        names
+            .into_iter()
+            .find(|name| Slot::of_queue(name).home(2) == shard)
+            .expect("names are many")
+    }
+
+    fn id(number: u8) -> JobId {
+        JobId::new(
+            NodeId::from_bytes([1; 20]),
+            Slot::from_number(1),
+            [number; 18],
+            60,
+            true,
+        )
+    }
+
+    fn offers(place: u32, numbers: &[u8]) -> Answer {
+        Answer::Offers(
+            numbers
+                .iter()
+                .map(|&number| Offered {
+                    place,
+                    id: id(number),
+                })
+                .collect(),
+        )
+    }
+
+    fn delivered(place: u32, number: u8) -> Delivered {
+        Delivered {
+            place,
+            queue: Blob::EMPTY,
+            handed: Handed {
+                id: id(number),
+                delivery: 1,
+            },
+            body: Blob::EMPTY,
+            nacks: 0,
+            additional_deliveries: 0,
+        }
+    }
+
+    fn claims(step: Step) -> Vec<(ShardNo, Vec<JobId>)> {
+        match step {
+            Step::Claim(claims) => claims,
+            _ => panic!("a claim was due"),
+        }
+    }
+
+    #[test]
+    fn what_a_shard_offers_anew_replaces_what_it_offered_before() {
+        let ask = GetJob {
+            queues: [queue_on(1), queue_on(0)].into_iter().collect(),
+            count: 3,
+            timeout_ms: 0,
+            nohang: false,
+            with_counters: false,
+        };
+        let mut getjob = GetJobProgress::new(ask, 2);
+        getjob.begin_round();
+        assert!(matches!(getjob.absorb(1, offers(0, &[10, 11, 12])), Step::Wait));
+        let first = claims(getjob.absorb(0, offers(1, &[20, 21])));
+        assert_eq!(first, [(1, vec![id(10), id(11)]), (0, vec![id(20)])]);
+        // All that shard 1 had offered is gone meanwhile; it refuses the claim and offers other jobs.
+        assert!(matches!(getjob.absorb(1, Answer::Jobs(Vec::new())), Step::Wait));
+        assert!(matches!(getjob.absorb(1, offers(0, &[30, 31, 32])), Step::Wait));
+        let second = claims(getjob.absorb(0, Answer::Jobs(vec![delivered(1, 20)])));
+        assert_eq!(
+            second,
+            [(1, vec![id(30), id(31)])],
+            "an offer stays in the pass it was made in"
+        );
+        let last = getjob.absorb(1, Answer::Jobs(vec![delivered(0, 30), delivered(0, 31)]));
+        assert!(matches!(last, Step::Reply(_)));
+        let ids: Vec<JobId> = getjob.into_jobs().iter().map(|job| job.handed.id).collect();
+        assert_eq!(ids, [id(20), id(30), id(31)]);
     }
 }

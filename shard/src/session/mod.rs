@@ -64,6 +64,8 @@ pub struct Session {
     /// Whether it is in the list of those with output, or of those to be run.
     pub(crate) output_marked: bool,
     pub(crate) run_marked: bool,
+    /// Where the last reply begins in the stream of output.
+    last_reply_start: u64,
     /// Bytes of output that the kernel took.
     sent_bytes: u64,
     /// Bytes of buffers charged to the shard's memory.
@@ -77,15 +79,17 @@ struct Pending {
     with_counters: bool,
     suppressed: bool,
     started_us: u64,
-    /// The home shard of a GETJOB: it may keep a waiter.
-    take_at: Option<ShardNo>,
+    /// The home shard of a GETJOB or ADDJOB: it may keep it waiting.
+    waits_at: Option<ShardNo>,
 }
 
 /// Why a session does not go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hold {
-    /// Earlier requests are unanswered.
+    /// Earlier requests are unanswered, and this one is a barrier, or a barrier is under way.
     Order,
+    /// Too many requests are unanswered.
+    Room,
     /// No credit for a home shard.
     Credit,
     /// The client does not read its replies.
@@ -123,6 +127,7 @@ impl Session {
             reading: true,
             output_marked: false,
             run_marked: false,
+            last_reply_start: 0,
             sent_bytes: 0,
             charged_bytes: 0,
         }
@@ -167,6 +172,23 @@ impl Session {
     /// Bytes of output that the kernel has not taken, those in the server's hands included.
     fn unsent_bytes(&self) -> usize {
         self.output.produced_bytes().saturating_sub(self.sent_bytes) as usize
+    }
+
+    /// Bytes that are not sent of what stands before the last reply: limits always admit one message.
+    fn unsent_before_last_reply(&self) -> u64 {
+        self.last_reply_start.saturating_sub(self.sent_bytes)
+    }
+
+    /// Whether CLIENT PAUSE holds it back.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.held == Some(Hold::Paused)
+    }
+
+    /// Whether it waits for a change of the node that it asked for itself.
+    pub(crate) fn waits_for_its_change(&self) -> bool {
+        self.progress
+            .as_ref()
+            .is_some_and(|progress| progress.is_change())
     }
 
     /// Whether the kernel has taken all output.

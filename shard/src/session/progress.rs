@@ -12,6 +12,7 @@ use crate::id::JobId;
 use crate::input::Told;
 use crate::limits;
 use crate::message::Delivered;
+use crate::node::Change;
 use crate::session::getjob::GetJobProgress;
 use crate::slot::ShardNo;
 
@@ -58,6 +59,8 @@ pub(super) enum Kind {
     },
     /// A change through shard 0.
     Change {
+        /// The change itself, while the server is asked whether it can be.
+        unasked: Option<Change>,
         args: Vec<Bytes>,
         finish: fn(&mut Finish<'_>, i64),
     },
@@ -163,7 +166,7 @@ impl ScanProgress {
             self.bytes += item_bytes(&item);
             self.items.push(item);
         }
-        let full = !self.ask.busyloop && self.items.len() >= self.ask.count as usize;
+        let full = !self.ask.busyloop && self.items.len() >= self.ask.count;
         self.next.is_none() || full || self.bytes >= limits::REPLY_BYTES
     }
 }
@@ -185,7 +188,11 @@ pub(super) fn delivered_bytes(job: &Delivered) -> usize {
 pub(super) fn peek_rest(ask: &Peek, got: usize, next: Option<QueuePosition>) -> Option<Peek> {
     let wanted = ask.count.unsigned_abs() as usize;
     let after = next?;
+    let left = ask
+        .count
+        .saturating_sub(ask.count.signum().saturating_mul(got as i64));
     (got < wanted).then(|| Peek {
+        count: left,
         after: Some(after),
         ..ask.clone()
     })
@@ -205,8 +212,67 @@ impl Progress {
         matches!(&self.kind, Kind::GetJob(getjob) if getjob.is_waiting())
     }
 
+    /// Bytes of jobs and other elements that it has gathered.
+    pub fn held_bytes(&self) -> usize {
+        match &self.kind {
+            Kind::GetJob(getjob) => getjob.held_bytes(),
+            Kind::Peek { bytes, .. } => *bytes,
+            Kind::Scan(scan) => scan.bytes,
+            _ => 0,
+        }
+    }
+
+    /// Whether it waits for a change of the node.
+    pub fn is_change(&self) -> bool {
+        matches!(self.kind, Kind::Change { .. })
+    }
+
     /// Whether its end may never come once the node stops: SHUTDOWN itself, DEBUG SLEEP.
     pub fn waits_for_the_node(&self) -> bool {
         matches!(self.kind, Kind::Change { .. } | Kind::Sleep)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::NodeId;
+    use crate::slot::Slot;
+    use crate::wire::Blob;
+
+    fn rest(count: i64, got: usize) -> Option<i64> {
+        let id = JobId::new(
+            NodeId::from_bytes([1; 20]),
+            Slot::from_number(1),
+            [1; 18],
+            60,
+            true,
+        );
+        let ask = Peek {
+            queue: Blob::copy_from(b"q"),
+            count,
+            after: None,
+        };
+        peek_rest(&ask, got, Some(QueuePosition { ctime: 1, id })).map(|rest| rest.count)
+    }
+
+    #[test]
+    fn a_further_step_of_qpeek_asks_for_what_is_missing() {
+        assert_eq!(rest(600, 512), Some(88));
+        assert_eq!(rest(-600, 512), Some(-88));
+        assert_eq!(rest(512, 512), None);
+        assert_eq!(rest(i64::MIN, 512), Some(i64::MIN + 512));
+        assert_eq!(
+            peek_rest(
+                &Peek {
+                    queue: Blob::EMPTY,
+                    count: 600,
+                    after: None
+                },
+                3,
+                None
+            ),
+            None
+        );
     }
 }

@@ -4,19 +4,19 @@ use crate::core::SessionTimer;
 use crate::error::CommandError;
 use crate::input::Effect;
 use crate::limits;
-use crate::message::{Answer, Handed, Ticket};
+use crate::message::{Answer, Handed};
 use crate::session::engine::Engine;
 use crate::session::progress::Kind;
 use crate::session::{Ending, Hold, Replies, Session};
 use crate::slot::ShardNo;
 use bytes::Bytes;
-use smallvec::SmallVec;
 
 impl Engine<'_> {
     /// The kernel took output.
     pub fn sent(&mut self, bytes: usize) {
         self.session.deliveries.sent(bytes as u64);
         self.session.sent_bytes += bytes as u64;
+        self.session.client.active_at = self.now.mono();
         if self.session.held == Some(Hold::Output) && self.session.unsent_bytes() < limits::OUTPUT_HIGH_BYTES
         {
             self.core.run_later(self.session);
@@ -27,6 +27,7 @@ impl Engine<'_> {
     /// MONITOR: lines of the feed.
     pub fn show_feed(&mut self, lines: &[Bytes], dropped: u64) {
         for line in lines {
+            self.session.last_reply_start = self.session.output.produced_bytes();
             self.session.encoder().simple(line);
         }
         if dropped > 0 {
@@ -43,17 +44,17 @@ impl Engine<'_> {
         self.end_step();
     }
 
-    /// The node stops: what is under way is still answered, nothing is started, blocked commands end.
+    /// The node stops: what is under way is still answered, nothing is started, blocked commands end without a reply.
     pub fn stop(&mut self) {
         self.session.ending = Some(Ending::Quiet);
-        if self.session.is_blocked()
-            || self
-                .session
-                .progress
-                .as_ref()
-                .is_some_and(|progress| progress.waits_for_the_node())
-        {
-            self.core.close_later(self.session.id);
+        let waits = self
+            .session
+            .progress
+            .as_ref()
+            .is_some_and(|progress| progress.waits_for_the_node());
+        if waits || self.session.is_blocked() {
+            let back = self.abandon();
+            self.core.give_back(self.now, back);
         }
         self.end_step();
     }
@@ -62,32 +63,13 @@ impl Engine<'_> {
     /// go back.
     pub fn disconnect(&mut self) {
         let mut back: Vec<Handed> = self.session.deliveries.undelivered().collect();
-        if let Some(timer) = self.session.timer.take() {
-            self.core.timers.cancel(timer);
-        }
         for timer in [self.session.idle_timer.take(), self.session.output_timer.take()]
             .into_iter()
             .flatten()
         {
             self.core.timers.cancel(timer);
         }
-        if let Some(progress) = self.session.progress.take()
-            && let Kind::GetJob(getjob) = &progress.kind
-        {
-            back.extend(getjob.handed_out().map(|job| job.handed));
-            let ticket = Ticket {
-                shard: self.core.shard,
-                session: self.session.id,
-                request: progress.request,
-            };
-            let unsent: SmallVec<[ShardNo; 4]> = progress.unsent.iter().map(|(shard, _)| *shard).collect();
-            let kept: Vec<ShardNo> = getjob
-                .kept()
-                .into_iter()
-                .filter(|shard| !unsent.contains(shard))
-                .collect();
-            self.cancel(ticket, &kept);
-        }
+        back.extend(self.abandon());
         let pending = std::mem::take(&mut self.session.pending);
         for (place, pending) in pending.into_iter().enumerate() {
             match pending.answer {
@@ -96,12 +78,35 @@ impl Engine<'_> {
                 None => {
                     let request = self.session.first_pending.wrapping_add(place as u32);
                     let ticket = self.session.ticket(request);
-                    self.cancel(ticket, pending.take_at.as_slice());
+                    self.cancel(ticket, pending.waits_at.as_slice());
                 }
             }
         }
         self.core.give_back(self.now, back);
         self.core.memory_release(self.session.charged_bytes);
+    }
+
+    /// Ends the command under way without a reply: home shards forget its waiters. The jobs that it was handed already.
+    fn abandon(&mut self) -> Vec<Handed> {
+        if let Some(timer) = self.session.timer.take() {
+            self.core.timers.cancel(timer);
+        }
+        let Some(progress) = self.session.progress.take() else {
+            return Vec::new();
+        };
+        self.session.first_pending = progress.request.wrapping_add(1);
+        let Kind::GetJob(getjob) = &progress.kind else {
+            return Vec::new();
+        };
+        let ticket = self.session.ticket(progress.request);
+        let is_unsent = |shard: &ShardNo| progress.unsent.iter().any(|(unsent, _)| unsent == shard);
+        let kept: Vec<ShardNo> = getjob
+            .kept()
+            .into_iter()
+            .filter(|shard| !is_unsent(shard))
+            .collect();
+        self.cancel(ticket, &kept);
+        getjob.handed_out().map(|job| job.handed).collect()
     }
 
     /// The same upkeep after each step: a closing error, the output, the memory, the reading of the socket.
@@ -111,12 +116,13 @@ impl Engine<'_> {
             && !text.is_empty()
         {
             let text = std::mem::take(text);
-            self.session.encoder().error(&format!("ERR {text}"));
+            self.session.encoder().error(format!("ERR {text}"));
         }
         let half_closed = matches!(self.session.ending, Some(Ending::HalfClosed));
         let served = self.session.is_idle() && !(half_closed && self.session.held.is_some());
         let ends = self.session.ending.is_some() && served && self.session.all_sent();
-        let in_vain = half_closed && self.session.is_blocked();
+        let ends_soon = matches!(self.session.ending, Some(Ending::HalfClosed | Ending::Quiet));
+        let in_vain = ends_soon && self.session.is_blocked() && self.session.all_sent();
         if ends || in_vain {
             self.core.close_later(self.session.id);
         }
@@ -130,7 +136,7 @@ impl Engine<'_> {
 
     /// `client-output-buffer-limit`: closes the connection at the hard limit, or when the soft one is exceeded for too long.
     fn check_output(&mut self) {
-        let unread = self.session.unsent_bytes() as u64;
+        let unread = self.session.unsent_before_last_reply();
         let limit = &self.core.settings.output_limit;
         let over = |limit_bytes: u64| limit_bytes > 0 && unread > limit_bytes;
         if over(limit.hard_bytes) {
@@ -166,8 +172,13 @@ impl Engine<'_> {
 
     pub(super) fn settle_memory(&mut self) {
         let session = &mut *self.session;
-        let bytes =
-            (session.parser.held_bytes() + session.unsent_bytes() + session.deliveries.held_bytes()) as u64;
+        let bytes = (session.parser.held_bytes()
+            + session.unsent_bytes()
+            + session.deliveries.held_bytes()
+            + session
+                .progress
+                .as_ref()
+                .map_or(0, |progress| progress.held_bytes())) as u64;
         let charged = std::mem::replace(&mut session.charged_bytes, bytes);
         if bytes > charged {
             self.core.memory_charge(bytes - charged);
@@ -203,12 +214,13 @@ impl Engine<'_> {
     pub(super) fn reply_error(&mut self, error: &CommandError) {
         let suppressed = self.suppress_reply();
         self.write(suppressed, |session, _| {
-            session.encoder().error(&error.to_string())
+            session.encoder().error(error.to_string())
         });
     }
 
     pub(super) fn write(&mut self, suppressed: bool, write: impl FnOnce(&mut Session, &crate::wire::Blob)) {
         if !suppressed {
+            self.session.last_reply_start = self.session.output.produced_bytes();
             write(self.session, &self.core.node_text);
         }
     }

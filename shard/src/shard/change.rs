@@ -7,6 +7,7 @@ use crate::input::{Effect, LogLevel};
 use crate::limits;
 use crate::message::SessionId;
 use crate::node::{Change, NodeMessage};
+use crate::session::Session;
 use crate::shard::Shard;
 
 impl Shard {
@@ -20,7 +21,7 @@ impl Shard {
             }
             Change::KillClients(filter) => {
                 let killed = self.sessions_where(|session| client::fits(&filter, session));
-                killed.iter().for_each(|&session| self.core.close_later(session));
+                killed.iter().for_each(|&session| self.kill(session));
                 self.core.stats.counters.clients_killed += killed.len() as u64;
                 killed.len() as i64
             }
@@ -95,10 +96,21 @@ impl Shard {
             .for_each(|(to, message)| self.core.send_node(to, message));
     }
 
+    /// CLIENT KILL of a session; one that killed itself gets its reply first.
+    fn kill(&mut self, session: SessionId) {
+        let place = &mut self.sessions[session.index];
+        if place.waits_for_its_change() {
+            place.close_after_reply();
+        } else {
+            self.core.close_later(session);
+        }
+    }
+
     /// CLIENT PAUSE only extends a pause (reference, 1.12).
     fn pause_clients(&mut self, now: Now, ms: u64, writes_only: bool) {
         let until = now.mono().after_ms(ms);
         let until = self.core.pause.map_or(until, |pause| pause.until.max(until));
+        let writes_only = writes_only && self.core.pause.is_none_or(|pause| pause.writes_only);
         self.core.pause = Some(ClientPause { until, writes_only });
         if let Some(timer) = self.core.pause_timer.take() {
             self.core.timers.cancel(timer);
@@ -112,7 +124,7 @@ impl Shard {
         if let Some(timer) = self.core.pause_timer.take() {
             self.core.timers.cancel(timer);
         }
-        for session in std::mem::take(&mut self.core.unpause) {
+        for session in self.sessions_where(Session::is_paused) {
             self.with(now, session, |engine| engine.core.run_later(engine.session));
         }
     }
@@ -145,7 +157,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn sessions_where(&self, fits: impl Fn(&crate::session::Session) -> bool) -> Vec<SessionId> {
+    pub(super) fn sessions_where(&self, fits: impl Fn(&Session) -> bool) -> Vec<SessionId> {
         self.sessions
             .iter_from(0, u32::MAX)
             .map(|(_, session)| session)

@@ -62,14 +62,14 @@ impl Shard {
             return;
         }
         let (lines, dropped) = self.core.feed.take();
+        let bytes = lines.iter().map(Bytes::len).sum();
         for shard in self.core.feed.shards.clone() {
-            self.core.send_node(
-                shard,
-                NodeMessage::Feed {
-                    lines: lines.clone(),
-                    dropped,
-                },
-            );
+            let (lines, dropped) = if self.core.mesh.admit_feed(shard, bytes) {
+                (lines.clone(), dropped)
+            } else {
+                (Vec::new(), dropped + lines.len() as u64)
+            };
+            self.core.send_node(shard, NodeMessage::Feed { lines, dropped });
         }
     }
 

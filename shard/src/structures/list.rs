@@ -100,11 +100,6 @@ impl List {
         self.insert_after(elements, self.last(), element);
     }
 
-    /// Adds an element at the front.
-    pub fn push_front(&mut self, elements: &mut impl Linked, element: u32) {
-        self.insert_after(elements, None, element);
-    }
-
     /// Adds an element behind `previous`, or at the front when that is `None`.
     pub fn insert_after(&mut self, elements: &mut impl Linked, previous: Option<u32>, element: u32) {
         let next = match previous {
@@ -238,7 +233,7 @@ mod tests {
                         model.remove(place);
                     }
                     (3, None) => {
-                        list.push_front(&mut elements, element);
+                        list.insert_after(&mut elements, None, element);
                         model.push_front(element);
                     }
                     (4, None) if model.len() > 1 => {

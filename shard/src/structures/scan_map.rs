@@ -1,9 +1,15 @@
-//! A hash map that grows and shrinks one bucket at a time, over elements that live elsewhere and chain through
-//! themselves, and that can be scanned while it changes.
+//! A hash map that grows and shrinks one bucket at a time, over elements that live elsewhere and are never touched,
+//! and that can be scanned while it changes.
 //!
 //! Linear hashing: with n buckets, an element's bucket is the low bits of its hash, as many as n needs; one bit
 //! less where that bucket does not exist yet. Growth adds bucket n and splits one other into it; shrinking merges
 //! the last bucket back. Each insert or removal splits or merges two buckets at most.
+//!
+//! A bucket is a cache line of entries, a key and the half of its hash that places it, so splits and merges read
+//! lines only: to follow a key to its element is a cache miss each. More than seven entries go on in *overflow*
+//! lines behind the first, all of them full, so that an insert into the most crowded bucket is as quick as any. The
+//! last overflow line moves into the place of one that is given up, so their store shrinks with the map, and a map
+//! that becomes empty has little left to free.
 //!
 //! The scan goes by *rank*, the hash with its bits reversed. All elements of a bucket share the low bits of their
 //! hash, hence the high bits of their rank: a bucket is an interval of ranks, a split halves it, a merge joins two
@@ -12,20 +18,15 @@
 //! throughout a scan is visited exactly once, one that comes or goes meanwhile at most once. (One that is removed
 //! and comes back is a new one.)
 //!
-//! A chain is short only when hashes are spread well, also against an adversary: the caller's part.
+//! A bucket is short only when hashes are spread well, also against an adversary: the caller's part.
+
+mod lines;
+
+use smallvec::SmallVec;
 
 use super::NONE;
 use super::list::some;
-
-/// Access to the elements of a map, by key.
-pub trait Chained {
-    /// The key stored by the last [`Self::set_chain`].
-    fn chain(&self, element: u32) -> u32;
-    /// Stores a key for the map.
-    fn set_chain(&mut self, element: u32, next: u32);
-    /// The element's hash, all of whose 64 bits count; it does not change while the element is in a map.
-    fn hash(&self, element: u32) -> u64;
-}
+use lines::{Entry, Full, Head, Lines};
 
 /// Bits at the low end of a position that are zero when a scan returns it: a cursor need not store them.
 pub const POSITION_SPARE_BITS: u32 = 64 - DEPTH_MAX;
@@ -33,17 +34,20 @@ pub const POSITION_SPARE_BITS: u32 = 64 - DEPTH_MAX;
 /// Bits of the hash that choose a bucket, at most: keys have no more.
 const DEPTH_MAX: u32 = 31;
 const _: () = assert!(POSITION_SPARE_BITS >= 12, "a cursor has 52 bits for the position");
+const _: () = assert!(DEPTH_MAX <= 32, "entries keep 32 bits of the hash");
 
-/// Buckets per chunk, once there is more than one chunk.
-const CHUNK_BUCKETS: usize = 1 << CHUNK_BITS;
-const CHUNK_BITS: u32 = 10;
+/// Elements per ten buckets above which one is split.
+const SPLIT_LOAD: u64 = 45;
+/// Elements per ten buckets below which two are merged: less than half, so that a split is not undone soon.
+const MERGE_LOAD: u64 = 18;
 
-/// A set of elements found by hash. It must be used with the same elements throughout.
-#[derive(Debug, Default)]
+/// A set of keys found by hash.
+#[derive(Debug)]
 pub struct ScanMap {
-    /// First elements of the buckets. All chunks but the last are full; none moves but the first, while it is the
-    /// only one and growing.
-    chunks: Vec<Vec<u32>>,
+    /// The first line of each bucket.
+    heads: Lines<Head>,
+    /// The other lines of all buckets.
+    overflow: Lines<Full>,
     buckets: u32,
     len: u32,
 }
@@ -52,7 +56,8 @@ impl ScanMap {
     /// An empty map, which allocates nothing.
     pub const fn new() -> Self {
         ScanMap {
-            chunks: Vec::new(),
+            heads: Lines::new(),
+            overflow: Lines::new(),
             buckets: 0,
             len: 0,
         }
@@ -69,60 +74,62 @@ impl ScanMap {
     }
 
     /// Adds an element. The caller makes sure that the map has none that counts as equal.
-    pub fn insert(&mut self, elements: &mut impl Chained, element: u32) {
-        if self.len == self.buckets {
-            self.split(elements);
+    pub fn insert(&mut self, hash: u64, key: u32) {
+        if u64::from(self.len) * 10 >= u64::from(self.buckets) * SPLIT_LOAD {
+            self.split();
         }
-        let bucket = self.bucket_of(elements.hash(element));
-        elements.set_chain(element, self.first(bucket));
-        *self.first_mut(bucket) = element;
+        let hash = hash as u32;
+        self.push(self.bucket_of(hash), Entry { hash, key });
         self.len += 1;
     }
 
-    /// Takes an element out. Panics when it is not in the map.
-    pub fn remove(&mut self, elements: &mut impl Chained, element: u32) {
-        let bucket = self.bucket_of(elements.hash(element));
-        let next = elements.chain(element);
-        let mut at = self.first(bucket);
-        if at == element {
-            *self.first_mut(bucket) = next;
-        } else {
-            while at != NONE && elements.chain(at) != element {
-                at = elements.chain(at);
-            }
-            assert!(at != NONE, "element {element} is not in the map");
-            elements.set_chain(at, next);
+    /// Looks at the place of a hash without need, so that it is in the cache when it is needed. Returns something to make use of.
+    pub fn look_at(&self, hash: u64) -> usize {
+        if self.is_empty() {
+            return 0;
         }
-        elements.set_chain(element, NONE);
-        self.len -= 1;
-        self.shrink(elements);
+        self.heads[self.bucket_of(hash as u32)].entries().len()
     }
 
-    /// The element with this hash for which `is_sought` is true. The closure is also asked about other elements
-    /// of the bucket: it compares identities, not hashes.
-    pub fn find(
-        &self,
-        elements: &impl Chained,
-        hash: u64,
-        mut is_sought: impl FnMut(u32) -> bool,
-    ) -> Option<u32> {
+    /// Takes an element out. Panics when it is not in the map under this hash.
+    pub fn remove(&mut self, hash: u64, key: u32) {
+        let hash = hash as u32;
+        let found = !self.is_empty() && self.take(self.bucket_of(hash), Entry { hash, key });
+        assert!(found, "key {key} is not in the map");
+        self.len -= 1;
+        if self.len == 0 {
+            *self = ScanMap::new();
+        } else if self.buckets > 1 && u64::from(self.len) * 10 < u64::from(self.buckets) * MERGE_LOAD {
+            self.merge();
+        }
+    }
+
+    /// The element with this hash for which `is_sought` is true. The closure is also asked about elements whose
+    /// hashes are equal in their low half only: it compares identities, not hashes.
+    pub fn find(&self, hash: u64, mut is_sought: impl FnMut(u32) -> bool) -> Option<u32> {
         if self.is_empty() {
             return None;
         }
-        self.chain_of(elements, self.bucket_of(hash))
-            .find(|&element| is_sought(element))
+        let hash = hash as u32;
+        self.lines_of(self.bucket_of(hash))
+            .flatten()
+            .find(|entry| entry.hash == hash && is_sought(entry.key))
+            .map(|entry| entry.key)
     }
 
     /// Visits the elements of one bucket, the one whose interval holds `position`, from that rank on, in no order.
-    /// Returns where to go on, or `None` at the end. A scan starts at position 0; every other `u64` is as safe.
-    pub fn scan(&self, elements: &impl Chained, position: u64, mut visit: impl FnMut(u32)) -> Option<u64> {
+    /// Returns where to go on, or `None` at the end. A scan starts at position 0; every other `u64` is as safe, but
+    /// of one that no scan returned only the upper half counts.
+    pub fn scan(&self, position: u64, mut visit: impl FnMut(u32)) -> Option<u64> {
         if self.is_empty() {
             return None;
         }
-        let bucket = self.bucket_of(position.reverse_bits());
-        self.chain_of(elements, bucket)
-            .filter(|&element| elements.hash(element).reverse_bits() >= position)
-            .for_each(&mut visit);
+        let first_rank = (position >> 32) as u32;
+        let bucket = self.bucket_of(first_rank.reverse_bits());
+        self.lines_of(bucket)
+            .flatten()
+            .filter(|entry| entry.hash.reverse_bits() >= first_rank)
+            .for_each(|entry| visit(entry.key));
         let depth = self.depth_of(bucket);
         assert!(depth <= DEPTH_MAX, "positions end in {POSITION_SPARE_BITS} zeros");
         let width_less_one = u64::MAX.checked_shr(depth).expect("the depth is checked");
@@ -134,16 +141,15 @@ impl ScanMap {
     /// elements may come.
     pub fn scan_some(
         &self,
-        elements: &impl Chained,
         mut position: u64,
         elements_max: usize,
         mut visit: impl FnMut(u32),
     ) -> Option<u64> {
         let mut visited = 0;
         for _ in 0..elements_max.max(1) {
-            position = self.scan(elements, position, |element| {
+            position = self.scan(position, |key| {
                 visited += 1;
-                visit(element);
+                visit(key);
             })?;
             if visited >= elements_max {
                 break;
@@ -152,99 +158,131 @@ impl ScanMap {
         Some(position)
     }
 
-    /// Forgets all elements, whose own links are left as they are, up to `chunks` chunks of buckets at a time; true
-    /// when done. In between, nothing else may be called.
+    /// Forgets all elements, up to `chunks` chunks of lines at a time; true when done. In between, nothing else may
+    /// be called.
     pub fn drop_some(&mut self, chunks: usize) -> bool {
-        let left = self.chunks.len().saturating_sub(chunks);
-        self.chunks.truncate(left);
-        if left == 0 {
+        for _ in 0..chunks {
+            if !self.overflow.drop_chunk() && !self.heads.drop_chunk() {
+                break;
+            }
+        }
+        let done = self.heads.len() == 0;
+        if done {
             *self = ScanMap::new();
         }
-        left == 0
+        done
     }
 
     /// Adds a bucket and moves there what belongs there.
-    fn split(&mut self, elements: &mut impl Chained) {
-        let added = self.buckets;
-        self.push_bucket();
-        if added == 0 {
-            return;
-        }
-        let parent = parent_of(added);
-        let mut at = std::mem::replace(self.first_mut(parent), NONE);
-        while at != NONE {
-            let next = elements.chain(at);
-            let bucket = self.bucket_of(elements.hash(at));
-            assert!(
-                bucket == added || bucket == parent,
-                "the hash of element {at} has changed"
-            );
-            elements.set_chain(at, self.first(bucket));
-            *self.first_mut(bucket) = at;
-            at = next;
-        }
-    }
-
-    /// Follows a removal with up to two merges: one would fall behind a map that keeps half as many elements as
-    /// buckets, and so would be left with buckets when it is empty.
-    fn shrink(&mut self, elements: &mut impl Chained) {
-        if self.len == 0 {
-            *self = ScanMap::new();
-            return;
-        }
-        for _ in 0..2 {
-            if self.len < self.buckets / 2 {
-                self.merge(elements);
-            }
-        }
-    }
-
-    /// Takes the last bucket away and moves its elements to the one it was split from.
-    fn merge(&mut self, elements: &mut impl Chained) {
-        let mut at = self.pop_bucket();
-        let parent = parent_of(self.buckets);
-        while at != NONE {
-            let next = elements.chain(at);
-            elements.set_chain(at, self.first(parent));
-            *self.first_mut(parent) = at;
-            at = next;
-        }
-    }
-
-    fn push_bucket(&mut self) {
+    fn split(&mut self) {
         assert!(
             self.buckets < 1 << DEPTH_MAX,
             "a map has at most 2^{DEPTH_MAX} buckets"
         );
-        if (self.buckets as usize).is_multiple_of(CHUNK_BUCKETS) {
-            // The first chunk grows with its map: most maps are small.
-            let room = if self.chunks.is_empty() { 1 } else { CHUNK_BUCKETS };
-            self.chunks.push(Vec::with_capacity(room));
-        }
-        self.chunks
-            .last_mut()
-            .expect("there is a chunk with room")
-            .push(NONE);
+        let added = self.buckets;
+        let entries = match added {
+            0 => Entries::new(),
+            _ => self.take_all(parent_of(added)),
+        };
+        self.heads.push(Head::EMPTY);
         self.buckets += 1;
-    }
-
-    /// Takes the last bucket away and returns its first element.
-    fn pop_bucket(&mut self) -> u32 {
-        let chunk = self.chunks.last_mut().expect("there are buckets");
-        let first = chunk.pop().expect("no chunk is empty");
-        if chunk.is_empty() {
-            self.chunks.pop();
-        } else if self.chunks.len() == 1 && self.chunks[0].len() < self.chunks[0].capacity() / 4 {
-            let half = self.chunks[0].capacity() / 2;
-            self.chunks[0].shrink_to(half);
+        for entry in entries {
+            self.push(self.bucket_of(entry.hash), entry);
         }
-        self.buckets -= 1;
-        first
     }
 
-    fn bucket_of(&self, hash: u64) -> u32 {
+    /// Takes the last bucket away and moves its elements to the one it was split from.
+    fn merge(&mut self) {
+        let last = self.buckets - 1;
+        let entries = self.take_all(last);
+        self.heads.pop();
+        self.buckets -= 1;
+        for entry in entries {
+            self.push(parent_of(last), entry);
+        }
+    }
+
+    /// Adds an entry to the first line of a bucket. What fills it moves behind.
+    fn push(&mut self, bucket: u32, entry: Entry) {
+        let head = &mut self.heads[bucket];
+        if let Some(entries) = head.all_if_full() {
+            let (number, more) = (self.overflow.len(), head.more);
+            *head = Head::EMPTY;
+            head.more = number;
+            head.push(entry);
+            if let Some(more) = some(more) {
+                self.overflow[more].back = number;
+            }
+            self.overflow.push(Full {
+                entries,
+                back: NONE,
+                more,
+            });
+        } else {
+            head.push(entry);
+        }
+    }
+
+    /// Takes the last entry of a bucket's first line out.
+    fn pop(&mut self, bucket: u32) -> Option<Entry> {
+        let head = &mut self.heads[bucket];
+        let last = head.pop()?;
+        if let Some(more) = some(head.more).filter(|_| head.entries().is_empty()) {
+            let full = self.overflow[more];
+            *head = Head::full(full.entries, full.more);
+            if let Some(next) = some(full.more) {
+                self.overflow[next].back = NONE;
+            }
+            self.give_up(more);
+        }
+        Some(last)
+    }
+
+    /// Takes an entry out of a bucket, whose first line gives its last one for the gap. False when it is not there.
+    fn take(&mut self, bucket: u32, entry: Entry) -> bool {
+        let head = &mut self.heads[bucket];
+        let Some(&last) = head.entries().last() else {
+            return false;
+        };
+        let mut more = head.more;
+        let mut found = replace(head.entries_mut(), entry, last);
+        while !found {
+            let Some(number) = some(more) else { return false };
+            let line = &mut self.overflow[number];
+            more = line.more;
+            found = replace(&mut line.entries, entry, last);
+        }
+        self.pop(bucket);
+        true
+    }
+
+    /// Takes all entries out of a bucket.
+    fn take_all(&mut self, bucket: u32) -> Entries {
+        std::iter::from_fn(|| self.pop(bucket)).collect()
+    }
+
+    /// Frees an overflow line that nothing links to any more, and moves the last one there.
+    fn give_up(&mut self, number: u32) {
+        let last = self.overflow.pop().expect("there is the one to free");
+        if number == self.overflow.len() {
+            return;
+        }
+        match some(last.back) {
+            Some(back) => self.overflow[back].more = number,
+            None => {
+                let bucket = self.bucket_of(last.entries[0].hash);
+                self.heads[bucket].more = number;
+            }
+        }
+        if let Some(more) = some(last.more) {
+            self.overflow[more].back = number;
+        }
+        self.overflow[number] = last;
+    }
+
+    fn bucket_of(&self, hash: u32) -> u32 {
         let mask = self.buckets.next_power_of_two() - 1;
-        let bucket = hash as u32 & mask;
+        let bucket = hash & mask;
         if bucket < self.buckets {
             bucket
         } else {
@@ -260,17 +298,28 @@ impl ScanMap {
         if sibling < self.buckets { depth } else { depth - 1 }
     }
 
-    fn first(&self, bucket: u32) -> u32 {
-        self.chunks[(bucket >> CHUNK_BITS) as usize][bucket as usize % CHUNK_BUCKETS]
+    /// The entries of a bucket, line by line.
+    fn lines_of(&self, bucket: u32) -> impl Iterator<Item = &[Entry]> {
+        let head = &self.heads[bucket];
+        let behind = |more: u32| Some(&self.overflow[some(more)?]);
+        let overflow = std::iter::successors(behind(head.more), move |line| behind(line.more));
+        std::iter::once(head.entries()).chain(overflow.map(|line| &line.entries[..]))
     }
+}
 
-    fn first_mut(&mut self, bucket: u32) -> &mut u32 {
-        &mut self.chunks[(bucket >> CHUNK_BITS) as usize][bucket as usize % CHUNK_BUCKETS]
+impl Default for ScanMap {
+    fn default() -> Self {
+        ScanMap::new()
     }
+}
 
-    fn chain_of<E: Chained>(&self, elements: &E, bucket: u32) -> impl Iterator<Item = u32> {
-        std::iter::successors(some(self.first(bucket)), |&element| some(elements.chain(element)))
-    }
+/// The entries of one bucket; most fill a line or two.
+type Entries = SmallVec<[Entry; 2 * lines::LINE_ENTRIES]>;
+
+/// Puts another entry in the place of one; false when that is not there.
+fn replace(entries: &mut [Entry], sought: Entry, other: Entry) -> bool {
+    let place = entries.iter_mut().find(|entry| **entry == sought);
+    place.map(|place| *place = other).is_some()
 }
 
 /// The bucket that is split to fill this one.

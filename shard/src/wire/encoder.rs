@@ -57,11 +57,6 @@ impl<'a> Encoder<'a> {
         self.out.append(b"\r\n");
     }
 
-    /// A number as a bulk string.
-    pub fn bulk_integer(&mut self, number: i64) {
-        self.bulk(Decimal::from(number).as_bytes());
-    }
-
     /// No value where a bulk string could be.
     pub fn null(&mut self) {
         self.out.append(if self.resp3 {
@@ -154,7 +149,6 @@ mod tests {
             assert_eq!(reply(&|to| to.bulk(b"a\r\nb")), b"$4\r\na\r\nb\r\n");
             assert_eq!(reply(&|to| to.bulk("")), b"$0\r\n\r\n");
             assert_eq!(reply(&|to| to.blob(&Blob::from("abc"))), b"$3\r\nabc\r\n");
-            assert_eq!(reply(&|to| to.bulk_integer(7711)), b"$4\r\n7711\r\n");
             assert_eq!(reply(&|to| to.array(12)), b"*12\r\n");
         }
     }

@@ -1,10 +1,11 @@
-//! Patterns over names (CONFIG GET, QSCAN): Redis' dialect, case-sensitive.
+//! Patterns over names (CONFIG GET, COMMAND LIST): Redis' dialect, case-sensitive.
 //!
 //! `*` any bytes, `?` one byte, `[abc]`, `[a-z]`, `[^a]` one byte of a class, `\` takes the next byte as it is. A
 //! class that is never closed ends with the pattern; a `\` at the very end stands for itself.
 //!
 //! Only the last `*` is ever tried again (whatever an earlier one could still give to its part, the last one
-//! can take), so a hostile pattern costs at most pattern times text, never more.
+//! can take), so a hostile pattern costs at most pattern times text, never more. The commands
+//! bound both (`limits::PATTERN_BYTES`).
 
 /// Whether the whole of `text` fits `pattern`.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {

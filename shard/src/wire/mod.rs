@@ -29,14 +29,11 @@ pub use encoder::{Encoder, encode_request};
 pub use output::Output;
 pub use request::{Args, Parser};
 
-/// Most arguments of one request, its name included.
-pub const MAX_ARGUMENTS: usize = 1_048_576;
-/// Longest argument, and so the longest job body.
-pub const MAX_BULK_BYTES: usize = 512 << 20;
-/// Longest line (an inline request, or the length before an argument) without its end.
-pub const MAX_LINE_BYTES: usize = 65_536;
-/// Longest request, its framing included.
-pub const MAX_REQUEST_BYTES: usize = 1 << 30;
+use crate::limits::{
+    MAX_ARGUMENTS, MAX_ARGUMENTS_UNAUTHENTICATED, MAX_BULK_BYTES, MAX_BULK_BYTES_UNAUTHENTICATED,
+    MAX_LINE_BYTES, MAX_REQUEST_BYTES,
+};
+
 /// Arguments of this size and above get a buffer of their own when they arrive in pieces, so that a job's body
 /// is shared from there on; a smaller one is copied, because sharing it would pin its whole buffer.
 pub const LARGE_ARGUMENT_BYTES: usize = 16 << 10;
@@ -45,7 +42,6 @@ pub const SHARED_REPLY_BYTES: usize = 4 << 10;
 
 // A position within a request is kept in 31 bits.
 const _: () = assert!(MAX_REQUEST_BYTES < 1 << 31);
-const _: () = assert!(MAX_BULK_BYTES < MAX_REQUEST_BYTES);
 
 /// What a session accepts at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,10 +64,10 @@ impl RequestLimits {
         max_inline_bytes: MAX_LINE_BYTES,
         max_request_bytes: MAX_REQUEST_BYTES,
     };
-    /// For a session that has yet to authenticate: enough for HELLO and AUTH, too little to fill the memory.
+    /// For a session that has yet to authenticate.
     pub const UNAUTHENTICATED: Self = Self {
-        max_arguments: 10,
-        max_bulk_bytes: 16 << 10,
+        max_arguments: MAX_ARGUMENTS_UNAUTHENTICATED,
+        max_bulk_bytes: MAX_BULK_BYTES_UNAUTHENTICATED,
         ..Self::FULL
     };
 }

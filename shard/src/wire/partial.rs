@@ -13,7 +13,8 @@ use bytes::Bytes;
 
 use super::request::Span;
 use super::whole::{self, Cut, Next, TERMINATOR_BYTES};
-use super::{LARGE_ARGUMENT_BYTES, MAX_LINE_BYTES, ProtocolError, RequestLimits, inline};
+use super::{LARGE_ARGUMENT_BYTES, ProtocolError, RequestLimits, inline};
+use crate::limits::MAX_LINE_BYTES;
 
 /// First size of a large argument's buffer.
 const FIRST_GROWTH_BYTES: usize = 1024;

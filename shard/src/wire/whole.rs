@@ -6,7 +6,8 @@
 
 use super::number::parse_length;
 use super::request::Span;
-use super::{MAX_ARGUMENTS, MAX_BULK_BYTES, MAX_LINE_BYTES, ProtocolError, RequestLimits};
+use super::{ProtocolError, RequestLimits};
+use crate::limits::{MAX_ARGUMENTS, MAX_BULK_BYTES, MAX_LINE_BYTES};
 
 /// The two bytes behind an argument, skipped unseen as the original does.
 pub(super) const TERMINATOR_BYTES: usize = 2;

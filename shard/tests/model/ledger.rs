@@ -105,11 +105,13 @@ impl Ledger {
 
     /// Everything that could be received was: what is missing?
     pub fn lost(&self, now_us: u64) -> Vec<&String> {
+        // Lives are counted in whole milliseconds.
+        let dead = |added: &Added| added.sent_us / 1000 * 1000 + added.ttl_us <= now_us;
         let accounted = |id: &String, added: &Added| {
             self.drained.contains(id)
                 || self.removed.contains(id)
                 || (added.at_most_once && self.seen.contains(id))
-                || added.sent_us + added.ttl_us <= now_us
+                || dead(added)
                 || added.sent_us <= self.flushed_until_us
         };
         let missing = self.added.iter().filter(|(id, added)| !accounted(id, added));

@@ -69,9 +69,9 @@ pub struct Load {
     pub queues: Vec<String>,
     /// IDs that clients have seen, newest last.
     pub ids: Vec<String>,
-    bodies: u64,
-    /// FLUSHALL and long waits are rare, or not wanted at all.
+    /// Whether there is a FLUSHALL now and then.
     pub flushes: bool,
+    bodies: u64,
 }
 
 impl Load {
@@ -102,7 +102,7 @@ impl Load {
     fn add(&mut self, chance: &mut Chance) -> Command {
         self.bodies += 1;
         let mut words = words("ADDJOB");
-        let (mut ttl_s, mut delay_s) = (86_400, 0);
+        let mut ttl_s = 86_400;
         words.extend([
             chance.pick(&self.queues).clone(),
             format!("body{}", self.bodies),
@@ -120,8 +120,7 @@ impl Load {
         };
         option("RETRY", retry_s);
         if chance.percent(20) {
-            delay_s = chance.between(0, 3.min(ttl_s - 1));
-            option("DELAY", delay_s);
+            option("DELAY", chance.between(0, 3.min(ttl_s - 1)));
         }
         if chance.percent(15) {
             option("MAXLEN", chance.between(1, 6));
@@ -129,7 +128,6 @@ impl Load {
         if chance.percent(5) {
             words.push("async".into());
         }
-        let _ = delay_s;
         Command::new(&words, Kind::Add { ttl_s, retry_s })
     }
 

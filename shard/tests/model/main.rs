@@ -8,6 +8,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod ending;
 mod ledger;
 mod load;
 mod reference;

@@ -3,20 +3,17 @@
 //! At each step one thing happens: bytes arrive, a batch is delivered, the kernel takes output, a timer is looked after, a
 //! clock moves, a client comes or goes. In the end everything is let through and everything must come to rest.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use shard::message::{Handed, SessionId};
 use shard::settings::Settings;
 use shard::slot::ShardNo;
 
 use crate::ledger::Ledger;
-use crate::load::{Command, Kind, Load, words};
+use crate::load::{Command, Kind, Load};
 use crate::replies;
 use crate::support::{Chance, Node, Reply, queue_on};
 use crate::witness::Witness;
-
-/// Bytes that may be in use when no job, queue and client but one is left.
-const EMPTY_BYTES: u64 = 20_000;
 
 /// What a run is made of.
 #[derive(Clone, Debug)]
@@ -41,33 +38,33 @@ impl Plan {
 }
 
 /// A client at work.
-struct Actor {
-    client: usize,
+pub(crate) struct Actor {
+    pub(crate) client: usize,
     sent: VecDeque<(Kind, u64)>,
 }
 
 /// What was under way when a client's connection died.
-struct Died {
-    session: (ShardNo, SessionId),
-    unanswered: Vec<Kind>,
-    partial: Vec<u8>,
+pub(crate) struct Died {
+    pub(crate) session: (ShardNo, SessionId),
+    pub(crate) unanswered: Vec<Kind>,
+    pub(crate) partial: Vec<u8>,
 }
 
 /// A run.
 pub struct Run {
     seed: u64,
-    plan: Plan,
-    node: Node<Witness>,
+    pub(crate) plan: Plan,
+    pub(crate) node: Node<Witness>,
     chance: Chance,
-    load: Load,
-    ledger: Ledger,
-    actors: Vec<Actor>,
-    died: Vec<Died>,
+    pub(crate) load: Load,
+    pub(crate) ledger: Ledger,
+    pub(crate) actors: Vec<Actor>,
+    pub(crate) died: Vec<Died>,
     /// What clients read whole.
-    delivered: Vec<Handed>,
-    flush_open: bool,
+    pub(crate) delivered: Vec<Handed>,
+    pub(crate) flush_open: bool,
     flushed_ever: bool,
-    last_reply: Option<Reply>,
+    pub(crate) last_reply: Option<Reply>,
 }
 
 impl Drop for Run {
@@ -148,19 +145,19 @@ impl Run {
             46..70 => self.deliver(),
             70..80 => self.tick_one(),
             80..88 => self.kernel_takes(),
-            88..97 => self.let_time_pass(),
-            97 => self.disturb(),
-            98 => self.someone_leaves(),
+            88..96 => self.let_time_pass(),
+            96 => self.disturb(),
+            97..99 => self.someone_leaves(),
             _ => self.settle(),
         }
     }
 
-    fn note(&mut self, line: String) {
+    pub(crate) fn note(&mut self, line: String) {
         let ms = self.node.now.mono().0;
         self.node.watch.note(format!("{ms} ms: {line}"));
     }
 
-    fn connect(&mut self) {
+    pub(crate) fn connect(&mut self) {
         let shard = *self.chance.pick(&self.plan.sessions_on);
         let client = self.node.connect_to(shard);
         self.node.clients[client].kernel_takes_all = self.chance.percent(60);
@@ -185,7 +182,7 @@ impl Run {
         }
     }
 
-    fn send_one(&mut self, actor: usize, command: Command) {
+    pub(crate) fn send_one(&mut self, actor: usize, command: Command) {
         let client = self.actors[actor].client;
         self.note(format!("client {client} sends {}", command.text));
         self.ledger.sent(&command.kind);
@@ -292,12 +289,21 @@ impl Run {
     }
 
     fn someone_leaves(&mut self) {
-        let actor = self.chance.below(self.actors.len());
+        let mut actor = self.chance.below(self.actors.len());
+        let is_reading = |actor: &Actor| !self.node.clients[actor.client].leaving.is_empty();
+        if let Some(reading) = self.actors.iter().position(is_reading) {
+            // In the middle of a reply, more often than not.
+            actor = reading;
+            let client = self.actors[reading].client;
+            let most = self.chance.below(self.node.clients[client].leaving.len() + 1);
+            self.node.kernel_takes(client, most);
+            self.look();
+        }
         self.leave(actor);
         self.connect();
     }
 
-    fn leave(&mut self, actor: usize) {
+    pub(crate) fn leave(&mut self, actor: usize) {
         let actor = self.actors.swap_remove(actor);
         self.note(format!("client {} disconnects", actor.client));
         self.node.disconnect(actor.client);
@@ -315,7 +321,7 @@ impl Run {
     }
 
     /// Does all that can be done without time passing.
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         for _ in 0..100_000 {
             let mut done = self.node.answer_question();
             for client in 0..self.node.clients.len() {
@@ -340,7 +346,7 @@ impl Run {
         panic!("the node does not come to rest");
     }
 
-    fn wait_ms(&mut self, ms: u64) {
+    pub(crate) fn wait_ms(&mut self, ms: u64) {
         let end = self.node.now.mono_us + ms * 1000;
         self.settle();
         while let Some(next) = self.node.next_event_us().filter(|&next| next <= end) {
@@ -354,7 +360,7 @@ impl Run {
     }
 
     /// Reads replies and holds them against what they must be; looks at what must hold at any time.
-    fn look(&mut self) {
+    pub(crate) fn look(&mut self) {
         for actor in 0..self.actors.len() {
             let client = self.actors[actor].client;
             while let Some(reply) = self.node.clients[client].next_reply() {
@@ -414,207 +420,4 @@ impl Run {
         self.load.ids.extend(ids);
         self.last_reply = Some(reply);
     }
-
-    /// Lets everything through. Nothing may be lost, nothing may be left.
-    fn finish(&mut self) {
-        self.note("the end begins".to_owned());
-        self.node
-            .clients
-            .iter_mut()
-            .for_each(|client| client.kernel_takes_all = true);
-        for from in 0..self.plan.shards {
-            (0..self.plan.shards).for_each(|to| self.node.delay_mesh(from, to, 0));
-        }
-        // Longer than any TIMEOUT.
-        self.wait_ms(4_000);
-        if self.plan.is_exact() {
-            assert_eq!(
-                self.node.watch.reference.starving(),
-                Vec::<String>::new(),
-                "somebody waits for what is there"
-            );
-        }
-        while !self.actors.is_empty() {
-            self.leave(0);
-        }
-        self.wait_ms(1_000);
-        if self.flush_open {
-            self.ledger.flushed_until_us = self.node.now.mono_us;
-        }
-        if self.plan.is_exact() {
-            let unfinished = self.node.watch.reference.unfinished();
-            assert!(
-                unfinished.is_empty(),
-                "reservations and GETJOBs are left over: {unfinished:?}"
-            );
-            self.check_undone();
-        }
-        self.connect();
-        let client = self.actors[0].client;
-        self.node.clients[client].kernel_takes_all = true;
-        self.drain();
-        let lost = self.ledger.lost(self.node.now.mono_us);
-        assert!(lost.is_empty(), "lost: {lost:?}");
-        self.empty();
-    }
-
-    fn ask(&mut self, text: &str, kind: Kind) -> Reply {
-        self.send_one(0, Command::new(&words(text), kind));
-        self.settle();
-        self.look();
-        self.last_reply.take().expect("it is answered")
-    }
-
-    /// Receives and acknowledges all that is there.
-    fn drain(&mut self) {
-        let queues = self.load.queues.clone();
-        for queue in &queues {
-            self.ask(&format!("PAUSE {queue} none"), Kind::Pause);
-        }
-        // Longer than any lease or delay.
-        self.wait_ms(10_000);
-        for id in self.ledger.at_most_once_ids() {
-            self.ask(
-                &format!("ENQUEUE {id}"),
-                Kind::Ids {
-                    count: 1,
-                    removes: Vec::new(),
-                },
-            );
-        }
-        let get = format!("GETJOB NOHANG COUNT 100 FROM {}", queues.join(" "));
-        let kind = Kind::GetJob {
-            count: 100,
-            ends_alone: true,
-            timeout_ms: 0,
-            with_counters: false,
-        };
-        while let Reply::Array(jobs) = self.ask(&get, kind.clone()) {
-            for job in jobs {
-                let Reply::Bulk(id) = &job.elements()[1] else {
-                    panic!("a job has an ID")
-                };
-                let id = String::from_utf8(id.clone()).expect("an ID is text");
-                let acknowledged = self.ask(
-                    &format!("ACKJOB {id}"),
-                    Kind::Ids {
-                        count: 1,
-                        removes: Vec::new(),
-                    },
-                );
-                assert_eq!(acknowledged, Reply::Integer(1), "{id} was handed out");
-                self.ledger.drained(id);
-            }
-        }
-        for queue in &queues {
-            assert_eq!(
-                self.ask(&format!("QLEN {queue}"), Kind::Length),
-                Reply::Integer(0),
-                "{queue} is empty"
-            );
-        }
-    }
-
-    /// Removes what is left, and looks whether all memory has come back.
-    fn empty(&mut self) {
-        let left = self.all_jobs();
-        if self.plan.is_exact() {
-            let expected: BTreeSet<String> = self
-                .node
-                .watch
-                .reference
-                .job_ids()
-                .iter()
-                .map(ToString::to_string)
-                .collect();
-            assert_eq!(left, expected, "left JSCAN, right the reference");
-        }
-        for id in left {
-            self.ask(
-                &format!("DELJOB {id}"),
-                Kind::Ids {
-                    count: 1,
-                    removes: Vec::new(),
-                },
-            );
-        }
-        assert_eq!(self.all_jobs(), BTreeSet::new(), "all jobs are deleted");
-        // Longer than two lives of an idle queue.
-        self.wait_ms(700_000);
-        let Reply::Bulk(info) = self.ask("INFO memory", Kind::Info) else {
-            panic!("INFO is text")
-        };
-        let info = String::from_utf8(info).expect("INFO is text");
-        let used = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
-        let used: u64 = used
-            .and_then(|used| used.trim().parse().ok())
-            .expect("INFO tells the memory used");
-        assert!(used < EMPTY_BYTES, "{used} bytes are in use by nothing");
-    }
-
-    fn all_jobs(&mut self) -> BTreeSet<String> {
-        let reply = self.ask("JSCAN 0 BUSYLOOP", Kind::Scan);
-        let ids = reply.elements()[1].elements().iter();
-        ids.map(|id| {
-            if let Reply::Simple(id) = id {
-                id.clone()
-            } else {
-                panic!("no ID: {id}")
-            }
-        })
-        .collect()
-    }
-
-    /// Of what was handed out, exactly that was undone which did not reach its client.
-    fn check_undone(&mut self) {
-        let undone: BTreeSet<String> = self
-            .node
-            .watch
-            .undone
-            .iter()
-            .map(|handed| format!("{handed:?}"))
-            .collect();
-        assert_eq!(
-            undone.len(),
-            self.node.watch.undone.len(),
-            "a handing out is undone once"
-        );
-        for handed in &self.delivered {
-            assert!(
-                !undone.contains(&format!("{handed:?}")),
-                "{handed:?} reached its client and was undone"
-            );
-        }
-        for died in std::mem::take(&mut self.died) {
-            for (place, kind) in died
-                .unanswered
-                .iter()
-                .enumerate()
-                .filter(|(_, kind)| kind.asks_home())
-            {
-                let partial = if place == 0 { died.partial.as_slice() } else { &[] };
-                if self.node.watch.rest_of(died.session).next().is_none() {
-                    break;
-                }
-                let outcome = self.node.watch.next_outcome(died.session);
-                for job in outcome.jobs().filter(|_| matches!(kind, Kind::GetJob { .. })) {
-                    let is_undone = undone.contains(&format!("{:?}", job.handed));
-                    let id = job.handed.id;
-                    if partial.is_empty() {
-                        assert!(
-                            is_undone,
-                            "{:?} did not reach its client and was not undone",
-                            job.handed
-                        );
-                    } else if !id.at_least_once() && contains(partial, &id.text()) {
-                        assert!(!is_undone, "{id} reached its client in part and was undone");
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn contains(bytes: &[u8], part: &[u8]) -> bool {
-    bytes.windows(part.len()).any(|window| window == part)
 }

@@ -27,9 +27,11 @@ pub struct Outcome {
     pub delivered: Vec<Delivered>,
     /// GETJOB over several shards: what was claimed, in the order of the claims, and what came of it.
     claims: Vec<Claimed>,
-    /// Offers that reached the session and were not claimed, by shard, in the shard's order.
-    offers: BTreeMap<ShardNo, VecDeque<Offered>>,
+    /// Offers that reached the session and were not claimed, each with its pass.
+    offers: BTreeMap<ShardNo, Vec<(usize, Offered)>>,
     count: usize,
+    /// Its present round: what belongs to an earlier one comes too late.
+    round: Option<Ticket>,
     /// It was cancelled; with offers that were not claimed.
     gave_up: Option<bool>,
 }
@@ -62,19 +64,26 @@ impl Outcome {
         self.gave_up.get_or_insert(has_offers);
     }
 
+    /// The session learns of offers: the first of each queue is of the first pass, and stays so.
+    fn offered(&mut self, from: ShardNo, offers: &[Offered]) {
+        for (at, offer) in offers.iter().enumerate() {
+            let pass = offers[..at]
+                .iter()
+                .filter(|before| before.place == offer.place)
+                .count();
+            self.offers.entry(from).or_default().push((pass, *offer));
+        }
+    }
+
     /// What is to be claimed next: the first offers in the order of the pass, as many as are missing.
     fn to_claim(&self) -> Vec<(ShardNo, JobId)> {
-        let mut order = Vec::new();
-        for (&shard, offers) in &self.offers {
-            for (place, offer) in offers.iter().enumerate() {
-                let pass = offers
-                    .iter()
-                    .take(place)
-                    .filter(|before| before.place == offer.place)
-                    .count();
-                order.push((pass, offer.place, shard, offer.id));
-            }
-        }
+        let of_shard = |(&shard, offers): (&ShardNo, &Vec<(usize, Offered)>)| {
+            offers
+                .iter()
+                .map(|&(pass, offer)| (pass, offer.place, shard, offer.id))
+                .collect::<Vec<_>>()
+        };
+        let mut order: Vec<_> = self.offers.iter().flat_map(of_shard).collect();
         order.sort();
         let missing = self.count - self.jobs().count();
         order
@@ -104,7 +113,7 @@ impl Outcome {
                     self.offers
                         .get_mut(&shard)
                         .expect("it offered")
-                        .retain(|offer| offer.id != id);
+                        .retain(|(_, offer)| offer.id != id);
                 }
                 break;
             }
@@ -112,10 +121,10 @@ impl Outcome {
             let Some((from, offers)) = learnt.pop_front() else {
                 panic!("these were to be claimed: one of {tried:?}; these were: {claims:?}");
             };
-            self.offers.entry(from).or_default().extend(offers);
+            self.offered(from, &offers);
         }
         for (from, offers) in learnt {
-            self.offers.entry(from).or_default().extend(offers);
+            self.offered(from, &offers);
         }
     }
 
@@ -255,6 +264,7 @@ impl Witness {
         ) {
             let before = *outcomes.back().expect("a GETJOB goes on that has begun");
             self.outcomes[before].offers.clear();
+            self.outcomes[before].round = Some(ticket);
             self.of_ticket.insert(ticket, before);
             *self.kinds.entry("further rounds").or_default() += 1;
             return;
@@ -268,6 +278,7 @@ impl Witness {
         self.of_ticket.insert(ticket, self.outcomes.len());
         self.outcomes.push(Outcome {
             count,
+            round: Some(ticket),
             ..Outcome::default()
         });
     }
@@ -275,7 +286,7 @@ impl Witness {
     /// What a session learns: offers may be claimed from now on.
     fn learnt(&mut self, from: ShardNo, ticket: Ticket, answer: &Answer) {
         if let Answer::Offers(offers) = answer
-            && self.of_ticket.contains_key(&ticket)
+            && self.outcome(ticket).round == Some(ticket)
         {
             self.learnt
                 .entry(ticket)
@@ -321,10 +332,10 @@ impl Witness {
             self.count("claims");
         }
         for (ticket, learnt) in std::mem::take(&mut self.learnt) {
-            let known = &mut self.outcome(ticket).offers;
+            let outcome = self.outcome(ticket);
             learnt
-                .into_iter()
-                .for_each(|(from, offers)| known.entry(from).or_default().extend(offers));
+                .iter()
+                .for_each(|(from, offers)| outcome.offered(*from, offers));
         }
         // In the order of the session's commands.
         for (ticket, request) in requests {

@@ -5,7 +5,11 @@
 //! in arbitrary pieces, or not at all. Everything follows from the calls made and the seeds given, so a run repeats
 //! exactly. A [`Watch`] sees every step from outside: what went in, and which messages came out.
 
-#![allow(dead_code, reason = "each test uses its own part of the harness")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "each test uses its own part of the harness"
+)]
 
 mod chance;
 mod client;

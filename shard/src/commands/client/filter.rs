@@ -2,6 +2,7 @@
 
 use crate::commands::{ClientFilter, words};
 use crate::error::CommandError;
+use crate::limits::CLIENT_IDS;
 use crate::session::{ClientInfo, Session};
 use crate::wire::Args;
 use crate::wire::number::parse_i64;
@@ -17,7 +18,7 @@ fn client_fits(filter: &ClientFilter, client: &ClientInfo) -> bool {
             .as_ref()
             .is_none_or(|wanted| *wanted == address.to_string())
     };
-    (filter.ids.is_empty() || filter.ids.contains(&client.id))
+    (filter.ids.is_empty() || filter.ids.binary_search(&client.id).is_ok())
         && filter.skip != Some(client.id)
         && is(&filter.addr, &client.peer)
         && is(&filter.laddr, &client.local)
@@ -29,13 +30,11 @@ pub(super) fn of_list(args: &Args<'_>) -> Result<ClientFilter, CommandError> {
     let mut rest = args.iter().skip(2).peekable();
     while let Some(option) = rest.next() {
         match words::lowercase(option).as_str() {
-            "type" => {
-                check_type(rest.next().ok_or(CommandError::Syntax)?)?;
-                filter.normal_only = true;
-            }
+            "type" => check_type(rest.next().ok_or(CommandError::Syntax)?)?,
             "id" if rest.peek().is_some() => {
-                let ids = rest.by_ref().map(parse_id);
-                filter.ids = ids.collect::<Result<_, _>>()?;
+                words::check_number("client IDs", rest.len(), CLIENT_IDS)?;
+                filter.ids = rest.by_ref().map(parse_id).collect::<Result<_, _>>()?;
+                filter.ids.sort_unstable();
             }
             _ => return Err(CommandError::Syntax),
         }
@@ -65,10 +64,7 @@ pub(super) fn of_kill(args: &Args<'_>, own: u64) -> Result<ClientFilter, Command
             "id" => filter.ids = vec![parse_id(value)?],
             "addr" => filter.addr = text(),
             "laddr" => filter.laddr = text(),
-            "type" => {
-                check_type(value)?;
-                filter.normal_only = true;
-            }
+            "type" => check_type(value)?,
             "user" if value != b"default" => {
                 let name = String::from_utf8_lossy(&value[..value.len().min(128)]).into_owned();
                 return Err(CommandError::other(format!("No such user '{name}'")));
@@ -123,7 +119,6 @@ mod tests {
             addr: Some("1.2.3.4:5".into()),
             laddr: Some("1.2.3.4:6".into()),
             skip: None,
-            normal_only: true,
         };
         let request = "CLIENT KILL ID 5 ADDR 1.2.3.4:5 laddr 1.2.3.4:6 TYPE normal USER default SKIPME no";
         assert_eq!(kill(request), Ok(all));
@@ -156,6 +151,21 @@ mod tests {
         }
         assert!(list("CLIENT LIST TYPE pubsub").is_err());
         assert!(list("CLIENT LIST ID 1 x").is_err());
+    }
+
+    #[test]
+    fn ids_are_few_and_in_any_order() {
+        let peer = Peer::Unix("/s".into());
+        let client = ClientInfo::new(5, peer.clone(), peer, Mono(0), true);
+        let fits = |request: &str| client_fits(&list(request).expect("a filter"), &client);
+        assert!(fits("CLIENT LIST ID 9 5 7 5 1"));
+        assert!(!fits("CLIENT LIST ID 9 7 1 4"));
+        let of_ids = |count: usize| list(&format!("CLIENT LIST ID{}", " 5".repeat(count)));
+        assert_eq!(of_ids(CLIENT_IDS).map(|filter| filter.ids.len()), Ok(CLIENT_IDS));
+        assert_eq!(
+            of_ids(CLIENT_IDS + 1).unwrap_err().to_string(),
+            "ERR too many client IDs, at most 1024"
+        );
     }
 
     #[test]

@@ -10,15 +10,7 @@ use crate::message::Patience::{Jobs, Reserved};
 #[test]
 fn everything_is_gone_at_once_and_torn_down_in_steps() {
     let mut scene = Scene::new();
-    let ids: Vec<_> = (0..10_000)
-        .map(|_| {
-            let ticket = scene.ticket();
-            match scene.home.request(scene.now, ticket, Request::Add(job("q", ""))) {
-                Answer::Id(id) => id,
-                other => panic!("{other:?}"),
-            }
-        })
-        .collect();
+    let ids = scene.fill(10_000, &job("q", ""));
     scene.pause("p", true, true);
     scene.home.flush(scene.now);
     assert_eq!((scene.length("q"), scene.home.memory.used()), (0, 0));
@@ -58,9 +50,7 @@ fn who_waits_ends_with_nothing() {
 
 #[test]
 fn addjobs_that_wait_for_memory_get_what_was_freed() {
-    let mut memory = Memory::new(1000);
-    memory.set_may_borrow(true);
-    let mut scene = Scene::with_memory(memory);
+    let mut scene = Scene::with_memory(Memory::new(1000));
     scene.add("q", "");
     scene.add("q", "");
     let ticket = scene.ticket();
@@ -73,4 +63,17 @@ fn addjobs_that_wait_for_memory_get_what_was_freed() {
     scene.home.flush(scene.now);
     assert!(matches!(scene.late(last).as_slice(), [Answer::Id(_)]));
     assert_eq!(scene.length("q"), 1);
+}
+
+#[test]
+fn little_leaves_no_rubble() {
+    let mut scene = Scene::new();
+    for _ in 0..100 {
+        scene.fill(3, &job("q", ""));
+        scene.home.flush(scene.now);
+        assert!(
+            scene.home.next_deadline().is_none(),
+            "nothing is left to tear down"
+        );
+    }
 }

@@ -284,12 +284,7 @@ fn show_tells_when_a_job_is_due() {
 #[test]
 fn many_jobs_that_expire_together_are_removed_in_steps() {
     let mut scene = Scene::new();
-    (0..3000).for_each(|_| {
-        _ = scene
-            .home
-            .request(scene.now, Scene::new().ticket(), Request::Add(job("q", "")))
-    });
-    scene.check();
+    scene.fill(3000, &job("q", ""));
     scene.leap(1_000_000);
     scene.home.tick(scene.now);
     let left = scene.home.gauges().jobs;

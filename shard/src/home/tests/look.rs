@@ -73,7 +73,7 @@ fn peek_looks_from_either_end_and_past_reservations() {
 fn peek_goes_on_where_it_ended() {
     let mut scene = Scene::new();
     let many = 2 * TAKE_STEP as usize + 100;
-    (0..many).for_each(|i| _ = scene.add("q", &i.to_string()));
+    scene.fill(many, &job("q", ""));
     scene.offered(&["q"], 256, Patience::Jobs);
     for (count, last) in [(i64::MAX, (many - 1).to_string()), (-2000, "0".to_owned())] {
         let (mut jobs, mut next) = peek(&mut scene, count, None);
@@ -92,9 +92,10 @@ fn peek_goes_on_where_it_ended() {
 #[test]
 fn a_scan_visits_everything_once() {
     let mut scene = Scene::new();
-    let ids: BTreeSet<JobId> = (0..3000)
-        .map(|i| scene.add(&format!("q{}", i % 500), ""))
-        .collect();
+    let mut ids = BTreeSet::new();
+    for i in 0..500 {
+        ids.extend(scene.fill(6, &job(&format!("q{i}"), "")));
+    }
     let of_jobs = ScanOf::Jobs(jscan::Filter::default());
     for count in [0, 1, 100, usize::MAX] {
         let items = scan_all(&mut scene, &of_jobs, count);
@@ -134,11 +135,7 @@ fn a_first_page_holds_what_there_is_up_to_count() {
 #[test]
 fn a_step_is_bounded_though_nothing_fits() {
     let mut scene = Scene::new();
-    (0..5000).for_each(|_| {
-        _ = scene
-            .home
-            .request(scene.now, Scene::new().ticket(), Request::Add(job("q", "")))
-    });
+    scene.fill(5000, &job("q", ""));
     let filter = jscan::Filter {
         states: vec![crate::commands::view::JobState::Acked],
         ..Default::default()

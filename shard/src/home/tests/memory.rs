@@ -2,7 +2,7 @@
 
 use crate::commands::{AddJob, IdVerb, Request};
 use crate::error::CommandError;
-use crate::home::job::JOB_BYTES;
+use crate::home::job::{JOB_BYTES, Job};
 use crate::home::testing::{Scene, job, once};
 use crate::memory::Memory;
 use crate::message::Answer;
@@ -16,12 +16,25 @@ fn big(queue: &str, kib: usize) -> AddJob {
     }
 }
 
+/// Adds it where there is nothing to be borrowed.
 fn add(scene: &mut Scene, add: AddJob) -> Answer {
-    scene.request(Request::Add(add))
+    let ticket = scene.ticket();
+    match scene.request_as(ticket, Request::Add(add)) {
+        Answer::Waiting => {
+            scene.home.memory_lent(scene.now, true);
+            scene.late(ticket).remove(0)
+        }
+        answer => answer,
+    }
 }
 
 fn is_refused(answer: &Answer) -> bool {
     matches!(answer, Answer::Error(CommandError::OutOfMemory))
+}
+
+#[test]
+fn a_job_is_144_bytes() {
+    assert_eq!(size_of::<Job>(), 144);
 }
 
 #[test]
@@ -44,11 +57,11 @@ fn all_that_is_charged_is_released() {
 fn a_small_budget_holds_small_jobs_by_the_thousand() {
     let mut scene = Scene::with_memory(Memory::new(BUDGET));
     let mut held = 0;
-    while !is_refused(&scene.home.request(
+    while let Answer::Id(_) = scene.home.request(
         scene.now,
         Scene::new().ticket(),
         Request::Add(job("q", "twelve bytes")),
-    )) {
+    ) {
         held += 1;
     }
     scene.check();
@@ -73,6 +86,11 @@ fn delivered_at_most_once_jobs_are_evicted_oldest_first_and_nothing_else() {
         "undelivered jobs are never dropped"
     );
     scene.get(&["o"], 2);
+    assert!(
+        is_refused(&add(&mut scene, big("q", 1000))),
+        "their replies may be on their way"
+    );
+    scene.leap(6000);
     scene.home.set_evicts(false);
     assert!(is_refused(&add(&mut scene, big("q", 1000))), "noeviction");
     scene.home.set_evicts(true);
@@ -83,9 +101,7 @@ fn delivered_at_most_once_jobs_are_evicted_oldest_first_and_nothing_else() {
 
 #[test]
 fn addjobs_wait_for_a_loan_in_order_and_are_refused_when_there_is_none() {
-    let mut memory = Memory::new(1 << 20);
-    memory.set_may_borrow(true);
-    let mut scene = Scene::with_memory(memory);
+    let mut scene = Scene::with_memory(Memory::new(1 << 20));
     let tickets: Vec<_> = [900, 900, 10, 900].map(|kib| (scene.ticket(), kib)).into();
     let answers: Vec<_> = tickets
         .iter()
@@ -97,12 +113,11 @@ fn addjobs_wait_for_a_loan_in_order_and_are_refused_when_there_is_none() {
     ));
     assert!(scene.home.waiting_bytes() > 1810 << 10);
     scene.home.memory.set_budget(2 << 20);
-    scene.home.memory_lent(scene.now);
+    scene.home.memory_lent(scene.now, false);
     let ends: Vec<_> = tickets.iter().map(|&(ticket, _)| scene.late(ticket)).collect();
     assert!(matches!(ends[1].as_slice(), [Answer::Id(_)]) && matches!(ends[2].as_slice(), [Answer::Id(_)]));
     assert!(ends[3].is_empty());
-    scene.home.memory.set_may_borrow(false);
-    scene.home.memory_lent(scene.now);
+    scene.home.memory_lent(scene.now, true);
     assert!(is_refused(&scene.late(tickets[3].0)[0]));
     assert_eq!((scene.home.waiting_bytes(), scene.home.gauges().short), (0, 0));
     assert_eq!(scene.length("q"), 3);
@@ -110,9 +125,7 @@ fn addjobs_wait_for_a_loan_in_order_and_are_refused_when_there_is_none() {
 
 #[test]
 fn a_waiting_addjob_can_be_cancelled() {
-    let mut memory = Memory::new(0);
-    memory.set_may_borrow(true);
-    let mut scene = Scene::with_memory(memory);
+    let mut scene = Scene::with_memory(Memory::new(0));
     let ticket = scene.ticket();
     assert!(matches!(
         scene.request_as(ticket, Request::Add(once("q", ""))),
@@ -124,18 +137,37 @@ fn a_waiting_addjob_can_be_cancelled() {
 }
 
 #[test]
-fn enqueue_and_nack_are_refused_over_the_limit() {
+fn enqueue_and_nack_run_over_the_limit() {
     let mut scene = Scene::with_memory(Memory::new(BUDGET));
     let id = scene.add("q", "");
-    scene.get_one("q");
     scene.home.memory.set_budget(10);
     for verb in [IdVerb::Enqueue, IdVerb::Nack] {
-        assert!(is_refused(&scene.request(Request::Ids {
-            verb,
-            ids: smallvec::smallvec![id]
-        })));
+        scene.get_one("q");
+        assert_eq!(scene.ids(verb, &[id]), 1);
     }
-    assert_eq!(scene.ids(IdVerb::Acknowledge, &[id]), 1);
+}
+
+#[test]
+fn memory_is_borrowed_before_anything_is_evicted() {
+    let mut scene = Scene::with_memory(Memory::new(1 << 20));
+    let spent = scene.add_with(AddJob {
+        retry_s: 0,
+        ..big("o", 700)
+    });
+    scene.get_one("o");
+    scene.leap(60_000);
+    let ticket = scene.ticket();
+    let answer = scene.request_as(ticket, Request::Add(big("q", 700)));
+    assert!(matches!(answer, Answer::Waiting) && scene.state(spent).is_some());
+    scene.home.memory.set_budget(2 << 20);
+    scene.home.memory_lent(scene.now, false);
+    assert!(matches!(scene.late(ticket).as_slice(), [Answer::Id(_)]));
+    assert!(scene.state(spent).is_some());
+    assert!(matches!(add(&mut scene, big("q", 700)), Answer::Id(_)));
+    assert!(
+        scene.state(spent).is_none(),
+        "nothing more is lent: it is evicted"
+    );
 }
 
 #[test]

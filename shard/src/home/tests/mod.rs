@@ -7,4 +7,5 @@ mod memory;
 mod offers;
 mod pause;
 mod queues;
+mod random;
 mod waiting;

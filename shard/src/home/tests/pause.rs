@@ -124,12 +124,13 @@ fn paused_out_keeps_jobs_and_waiters_apart() {
 fn opening_both_ways_serves_in_steps_and_in_order() {
     let mut scene = Scene::new();
     let many = 3 * UPKEEP_STEP;
-    (0..many).for_each(|i| {
-        _ = scene.add_with(AddJob {
+    scene.fill(
+        many,
+        &AddJob {
             delay_s: 1,
-            ..job("q", &i.to_string())
-        })
-    });
+            ..job("q", "")
+        },
+    );
     scene.pause("q", true, true);
     scene.pass(1_000);
     let tickets: Vec<_> = (0..many).map(|_| scene.wait(&["q"], 1, Deliver, Jobs)).collect();
@@ -152,12 +153,13 @@ fn opening_both_ways_serves_in_steps_and_in_order() {
 fn closing_again_in_between_stops_the_entering() {
     let mut scene = Scene::new();
     let many = 2 * UPKEEP_STEP;
-    (0..many).for_each(|_| {
-        _ = scene.add_with(AddJob {
+    scene.fill(
+        many,
+        &AddJob {
             delay_s: 1,
             ..job("q", "")
-        })
-    });
+        },
+    );
     scene.pause("q", true, false);
     scene.pass(1_000);
     scene.pause("q", false, false);

@@ -1,7 +1,7 @@
 //! Queues: what QSTAT tells, and when they are collected.
 
-use crate::commands::IdVerb;
-use crate::home::testing::{Scene, job};
+use crate::commands::{IdVerb, Request};
+use crate::home::testing::{Scene, job, take};
 use crate::message::Manner::Deliver;
 use crate::message::Patience::Jobs;
 
@@ -60,7 +60,12 @@ fn a_higher_memory_level_collects_sooner() {
     let mut scene = Scene::new();
     for i in 0..2000 {
         let queue = format!("q{i}");
-        let ticket = scene.wait(&[&queue], 1, Deliver, Jobs);
+        let ticket = scene.ticket();
+        scene.home.request(
+            scene.now,
+            ticket,
+            Request::Take(take(&[&queue], 1, Deliver, Jobs)),
+        );
         scene.home.cancel(scene.now, ticket);
     }
     scene.pass(9_000);

@@ -97,3 +97,35 @@ fn a_waiter_that_is_offered_again_takes_all_that_is_there() {
     assert_eq!(bodies(&scene.late_jobs(first)), ["1", "2"]);
     assert_eq!(bodies(&scene.late_jobs(second)), ["3"]);
 }
+
+#[test]
+fn a_queue_named_twice_is_waited_for_once() {
+    let mut scene = Scene::new();
+    let ticket = scene.wait(&["q", "r", "q", "q"], 2, Deliver, Jobs);
+    assert_eq!(scene.stat("q").unwrap().blocked, 1);
+    scene.add("q", "1");
+    assert_eq!(scene.late_jobs(ticket)[0].place, 0);
+    assert_eq!(scene.stat("q").unwrap().blocked, 0);
+    scene.add("q", "2");
+    scene.offered(&["q"], 1, Jobs);
+    let ticket = scene.wait(&["q", "q"], 1, Deliver, Reserved);
+    assert_eq!(scene.stat("q").unwrap().blocked, 1);
+    scene.cancel(ticket);
+}
+
+#[test]
+fn who_would_wait_does_not_push_in() {
+    let mut scene = Scene::new();
+    scene.pause("q", false, true);
+    scene.fill(600, &job("q", ""));
+    let waiters: Vec<_> = (0..600).map(|_| scene.wait(&["q"], 1, Deliver, Jobs)).collect();
+    scene.add("q", "more");
+    scene.pause("q", false, false);
+    assert!(scene.late(waiters[599]).is_empty(), "they are served in steps");
+    let answer = scene.request(Request::Take(take(&["q"], 2, Deliver, Patience::Try)));
+    assert!(matches!(answer, Answer::Nothing), "it stands in line");
+    scene.settle();
+    assert_eq!(scene.late_jobs(waiters[599]).len(), 1);
+    let answer = scene.request(Request::Take(take(&["q"], 2, Deliver, Patience::Try)));
+    assert!(matches!(answer, Answer::Jobs(jobs) if bodies(&jobs) == ["more"]));
+}

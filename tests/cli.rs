@@ -1,0 +1,44 @@
+//! The bench of `shardq-cli` against the real server: it checks every job by its sequence, and the server must pass.
+
+mod support;
+
+use clap::Parser;
+use support::{Server, scaled};
+use tools::bench::{self, Options};
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    options: Options,
+}
+
+fn run(server: &Server, words: &str) -> bench::Report {
+    let fixed = format!(
+        "bench --host 127.0.0.1 --port {} --quiet --stall 60 ",
+        server.port()
+    );
+    let line = Line::parse_from((fixed + words).split_ascii_whitespace());
+    bench::run(&line.options).expect("the bench runs")
+}
+
+#[test]
+fn no_job_is_lost_or_doubled_under_the_bench() {
+    for shards in [1, 2, 3] {
+        let server = Server::start(&format!("--shards {shards}"));
+        let jobs = scaled(5000);
+        for load in [
+            "--connections 10 --pipeline 64",
+            "--connections 8 --queues 8 --count 7 --ack fastack --body 2000",
+            "--producers 3 --consumers 9 --queues 3 --pipeline 1 --retry 0",
+        ] {
+            let report = run(&server, &format!("--jobs {jobs} {load}"));
+            assert!(report.passed(), "{shards} shards, {load}:\n{}", report.to_table());
+            assert_eq!(report.phases.len(), 3);
+            assert_eq!(
+                server.info("jobs", "registered_jobs"),
+                "0",
+                "{shards} shards, {load}"
+            );
+        }
+    }
+}
