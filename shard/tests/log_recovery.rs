@@ -1,5 +1,7 @@
 //! Each row of the decision table of recovery, with a log that was really written and then tampered with.
 
+#![expect(clippy::disallowed_types, reason = "proptest's macro names Arc")]
+
 #[path = "support/chance.rs"]
 #[allow(dead_code, reason = "other tests need more of it")]
 mod chance;

@@ -500,6 +500,10 @@ fn random_faults(chance: &mut Chance) -> Faults {
     }
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tests take their size and seed from the environment"
+)]
 fn number_from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
