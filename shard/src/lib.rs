@@ -12,6 +12,7 @@ pub mod home;
 pub mod id;
 pub mod input;
 pub mod limits;
+pub mod log;
 pub mod memory;
 pub mod message;
 pub mod node;

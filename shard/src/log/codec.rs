@@ -1,0 +1,530 @@
+//! Records as bytes: encoding into chunks without copying large bodies, decoding without trusting anything.
+//!
+//! What must hold: decoding bounds every length by the bytes that are there before it is used, gives typed errors, and never
+//! panics; a record whose checksum is right and whose version, kind or payload is not known is never skipped.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use rkyv::api::high::{HighSerializer, HighValidator};
+use rkyv::bytecheck::CheckBytes;
+use rkyv::rancor::Failure;
+use rkyv::ser::allocator::ArenaHandle;
+use rkyv::util::AlignedVec;
+use rkyv::{Portable, Serialize};
+use thiserror::Error;
+
+use super::record::*;
+use crate::commands::view::PauseState;
+use crate::id::JobId;
+use crate::wire::Blob;
+
+/// Bytes of a record's header.
+pub const HEADER_BYTES: usize = 24;
+/// Records begin at multiples of this.
+pub const ALIGNMENT: u64 = 8;
+/// Bodies from this length on are written from where they are.
+pub const SHARED_BODY_BYTES: usize = 4096;
+/// Longest record: what 32 bits of length hold, less the padding.
+const MAX_RECORD_BYTES: u64 = u32::MAX as u64 - ALIGNMENT;
+/// Holders of one record at the most: a node count far above any cluster's.
+const MAX_HOLDERS: usize = 1024;
+
+/// What stands in a log instead of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum BadRecord {
+    /// Its length cannot be, or is more than the file has left.
+    #[error("a record of an impossible length")]
+    Length,
+    /// Its bytes are not those that were written.
+    #[error("a record with a wrong checksum")]
+    Checksum,
+    /// It was written for another place.
+    #[error("a record that belongs to another place of the log")]
+    Misplaced,
+    /// A later server wrote it.
+    #[error("a record of version {0}, which this server does not know")]
+    Version(u8),
+    /// A later server wrote it.
+    #[error("a record of kind {0}, which this server does not know")]
+    Kind(u8),
+    /// Its checksum is right and its content is not.
+    #[error("a record of kind {0} with an invalid payload")]
+    Payload(u8),
+}
+
+impl BadRecord {
+    /// Whether the checksum was right: then no disk did it.
+    pub fn is_intact(self) -> bool {
+        matches!(self, Self::Version(_) | Self::Kind(_) | Self::Payload(_))
+    }
+}
+
+/// Bytes of the record of one job image on disk: what a living job adds to the live bytes of the log.
+pub fn image_bytes(name_bytes: usize, body_bytes: usize, holders: usize) -> u64 {
+    let fixed = size_of::<ArchivedJobPayload>() + holders * size_of::<ArchivedHolderPayload>();
+    padded((HEADER_BYTES + fixed + name_bytes + body_bytes) as u64)
+}
+
+/// Where a record stands, for its checksum and its header.
+#[derive(Clone, Copy, Debug)]
+pub struct Stand {
+    /// Random number of its segment.
+    pub random: u64,
+    /// Its place.
+    pub place: u64,
+    /// Up to where the log is durable.
+    pub durable: u64,
+}
+
+/// Entries of the same kind that go into one record.
+#[derive(Debug)]
+pub enum Group {
+    Changes(Vec<StateChange>),
+    Acked { ids: Vec<JobId>, holders: Vec<Holder> },
+    Gone(Vec<JobId>),
+}
+
+impl Group {
+    /// Takes an entry in, if it goes into the same record.
+    pub fn take(&mut self, entry: &Entry) -> bool {
+        match (self, entry) {
+            (Self::Changes(changes), Entry::State(change)) if changes.len() < IDS_PER_RECORD => {
+                changes.push(*change);
+            }
+            (Self::Acked { ids, holders }, Entry::Acked(acked))
+                if ids.len() < IDS_PER_RECORD && *holders == acked.holders =>
+            {
+                ids.push(acked.id);
+            }
+            (Self::Gone(ids), Entry::Gone(id)) if ids.len() < IDS_PER_RECORD => ids.push(*id),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Starts a group with an entry, if its kind has groups.
+    pub fn start(entry: &Entry) -> Option<Self> {
+        match entry {
+            Entry::State(change) => Some(Self::Changes(vec![*change])),
+            Entry::Acked(acked) => Some(Self::Acked {
+                ids: vec![acked.id],
+                holders: acked.holders.clone(),
+            }),
+            Entry::Gone(id) => Some(Self::Gone(vec![*id])),
+            _ => None,
+        }
+    }
+}
+
+/// A record ready to be placed: its fixed part, and what is raw.
+#[derive(Debug)]
+pub struct Prepared {
+    kind: Kind,
+    fixed: AlignedVec,
+    name: Blob,
+    body: Blob,
+}
+
+impl Prepared {
+    pub fn group(group: &Group) -> Self {
+        match group {
+            Group::Changes(changes) => {
+                let changes = changes.iter().map(change_payload).collect();
+                Self::fixed(Kind::State, &StatePayload { changes })
+            }
+            Group::Acked { ids, holders } => Self::fixed(Kind::Acked, &acked_payload(ids, holders)),
+            Group::Gone(ids) => {
+                let ids = ids.iter().map(|id| *id.as_bytes()).collect();
+                Self::fixed(Kind::Gone, &GonePayload { ids })
+            }
+        }
+    }
+
+    pub fn entry(entry: &Entry) -> Self {
+        let kind = entry.kind();
+        match entry {
+            Entry::Added(image) | Entry::JobSnapshot(image) => Self {
+                name: image.queue.clone(),
+                body: image.body.clone(),
+                ..Self::fixed(kind, &job_payload(image))
+            },
+            Entry::Queue(image) | Entry::QueueSnapshot(image) => Self {
+                name: image.name.clone(),
+                ..Self::fixed(kind, &queue_payload(image))
+            },
+            Entry::AckedSnapshot(image) => Self::fixed(kind, &acked_payload(&[image.id], &image.holders)),
+            Entry::Meta(meta) => Self::fixed(kind, &meta_payload(meta)),
+            Entry::Flushed => Self::fixed(kind, &FlushedPayload { reserved: 0 }),
+            Entry::State(_) | Entry::Acked(_) | Entry::Gone(_) => {
+                Self::group(&Group::start(entry).expect("these have groups"))
+            }
+        }
+    }
+
+    fn fixed<P>(kind: Kind, payload: &P) -> Self
+    where
+        P: for<'a> Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, Failure>>,
+    {
+        let fixed = rkyv::api::high::to_bytes_in::<_, Failure>(payload, AlignedVec::new())
+            .expect("memory is all that this needs");
+        assert!(fixed.len().is_multiple_of(4) && fixed.len() / 4 <= usize::from(u16::MAX));
+        Self {
+            kind,
+            fixed,
+            name: Blob::EMPTY,
+            body: Blob::EMPTY,
+        }
+    }
+
+    fn length(&self) -> u64 {
+        let bytes = (HEADER_BYTES + self.fixed.len() + self.name.len() + self.body.len()) as u64;
+        assert!(bytes <= MAX_RECORD_BYTES, "requests are smaller than that");
+        bytes
+    }
+
+    /// Bytes it takes on disk.
+    pub fn padded_bytes(&self) -> u64 {
+        padded(self.length())
+    }
+
+    /// Appends it to a batch: small things to `buffer`, a large body as a chunk of its own behind what was in the buffer.
+    pub fn write(&self, stand: Stand, buffer: &mut BytesMut, chunks: &mut Vec<Bytes>) {
+        let length = self.length();
+        let mut header = [0; HEADER_BYTES];
+        header[..4].copy_from_slice(&(length as u32).to_le_bytes());
+        header[8..16].copy_from_slice(&stand.durable.to_le_bytes());
+        header[16..20].copy_from_slice(&short_place(stand.place).to_le_bytes());
+        header[20..22].copy_from_slice(&((self.fixed.len() / 4) as u16).to_le_bytes());
+        header[22] = VERSION;
+        header[23] = self.kind as u8;
+        let mut sum = header_sum(stand.random, &header);
+        for part in [self.fixed.as_slice(), &self.name, &self.body] {
+            sum = crc32c::crc32c_append(sum, part);
+        }
+        header[4..8].copy_from_slice(&sum.to_le_bytes());
+        buffer.put_slice(&header);
+        buffer.put_slice(&self.fixed);
+        buffer.put_slice(&self.name);
+        match self.body.shared() {
+            Some(shared) if shared.len() >= SHARED_BODY_BYTES => {
+                chunks.push(buffer.split().freeze());
+                chunks.push(shared.clone());
+            }
+            _ => buffer.put_slice(&self.body),
+        }
+        buffer.put_bytes(0, (padded(length) - length) as usize);
+    }
+}
+
+/// What stands at a place where a record could begin.
+#[derive(Debug, PartialEq)]
+pub enum Look<'a> {
+    /// A record whose checksum is right.
+    Record(Intact<'a>),
+    /// Nothing was written here.
+    Nothing,
+    /// So many bytes are needed to tell.
+    Needs(usize),
+    /// No record.
+    Bad(BadRecord),
+}
+
+/// A record whose checksum is right; its content is not looked at yet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Intact<'a> {
+    /// Up to where the log was durable when it was made.
+    pub durable: u64,
+    /// Bytes it takes, with padding.
+    pub padded_bytes: u64,
+    short_place: u32,
+    version: u8,
+    kind: u8,
+    fixed: &'a [u8],
+    raw: &'a [u8],
+}
+
+/// Whether these bytes could begin a record of this or a near version; true when there are too few of them to tell.
+pub fn could_be_header(bytes: &[u8]) -> bool {
+    let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else {
+        return true;
+    };
+    let durable = u64::from_le_bytes(header[8..16].try_into().expect("8 bytes"));
+    let (version, kind) = (header[22], header[23]);
+    durable.is_multiple_of(ALIGNMENT)
+        && durable >> 48 == 0
+        && (1..=8).contains(&version)
+        && (1..=64).contains(&kind)
+}
+
+/// Looks at what begins with `bytes`; the file ends `room` bytes from there, which may be more than `bytes` holds.
+pub fn look(bytes: &[u8], room: u64, random: u64) -> Look<'_> {
+    let Some(start) = bytes.first_chunk::<8>() else {
+        return match bytes.len() as u64 >= room {
+            true if bytes.iter().all(|&byte| byte == 0) => Look::Nothing,
+            true => Look::Bad(BadRecord::Length),
+            false => Look::Needs(8.min(room as usize)),
+        };
+    };
+    if *start == [0; 8] {
+        return Look::Nothing;
+    }
+    let length = u64::from(u32::from_le_bytes([start[0], start[1], start[2], start[3]]));
+    if length < HEADER_BYTES as u64 || length > MAX_RECORD_BYTES || length > room {
+        return Look::Bad(BadRecord::Length);
+    }
+    let (Some(header), Ok(length)) = (bytes.first_chunk::<HEADER_BYTES>(), usize::try_from(length)) else {
+        return Look::Needs(HEADER_BYTES);
+    };
+    let fixed_bytes = 4 * usize::from(u16::from_le_bytes([header[20], header[21]]));
+    if fixed_bytes > length - HEADER_BYTES {
+        return Look::Bad(BadRecord::Length);
+    }
+    let with_padding = padded(length as u64).min(room) as usize;
+    if bytes.len() < with_padding {
+        return Look::Needs(with_padding);
+    }
+    let rest = &bytes[HEADER_BYTES..length];
+    let sum = crc32c::crc32c_append(header_sum(random, header), rest);
+    if sum.to_le_bytes() != header[4..8] {
+        return Look::Bad(BadRecord::Checksum);
+    }
+    let (fixed, raw) = rest.split_at(fixed_bytes);
+    Look::Record(Intact {
+        durable: u64::from_le_bytes(header[8..16].try_into().expect("8 bytes")),
+        padded_bytes: padded(length as u64),
+        short_place: u32::from_le_bytes(header[16..20].try_into().expect("4 bytes")),
+        version: header[22],
+        kind: header[23],
+        fixed,
+        raw,
+    })
+}
+
+impl Intact<'_> {
+    /// Checks that it stands where it was written for.
+    pub fn stands_at(&self, place: u64) -> Result<(), BadRecord> {
+        if self.short_place == short_place(place) {
+            Ok(())
+        } else {
+            Err(BadRecord::Misplaced)
+        }
+    }
+
+    /// Reads it as entries, in order.
+    pub fn entries(&self, sink: &mut impl FnMut(Entry)) -> Result<(), BadRecord> {
+        if self.version != VERSION {
+            return Err(BadRecord::Version(self.version));
+        }
+        let kind = Kind::from_number(self.kind).ok_or(BadRecord::Kind(self.kind))?;
+        self.read(kind, sink).ok_or(BadRecord::Payload(self.kind))
+    }
+
+    fn read(&self, kind: Kind, sink: &mut impl FnMut(Entry)) -> Option<()> {
+        let mut fixed = AlignedVec::<16>::with_capacity(self.fixed.len());
+        fixed.extend_from_slice(self.fixed);
+        if !matches!(
+            kind,
+            Kind::Added | Kind::JobSnapshot | Kind::Queue | Kind::QueueSnapshot
+        ) && !self.raw.is_empty()
+        {
+            return None;
+        }
+        match kind {
+            Kind::Meta => sink(Entry::Meta(meta_from(access(&fixed)?)?)),
+            Kind::Added => sink(Entry::Added(job_from(access(&fixed)?, self.raw)?)),
+            Kind::JobSnapshot => sink(Entry::JobSnapshot(job_from(access(&fixed)?, self.raw)?)),
+            Kind::Queue => sink(Entry::Queue(queue_from(access(&fixed)?, self.raw)?)),
+            Kind::QueueSnapshot => sink(Entry::QueueSnapshot(queue_from(access(&fixed)?, self.raw)?)),
+            Kind::Flushed => {
+                let payload: &ArchivedFlushedPayload = access(&fixed)?;
+                (payload.reserved == 0).then(|| sink(Entry::Flushed))?;
+            }
+            Kind::State => {
+                let payload: &ArchivedStatePayload = access(&fixed)?;
+                let changes: Option<Vec<_>> = payload.changes.iter().map(change_from).collect();
+                changes?.into_iter().for_each(|change| sink(Entry::State(change)));
+            }
+            Kind::Acked | Kind::AckedSnapshot => {
+                let payload: &ArchivedAckedPayload = access(&fixed)?;
+                let holders = holders_from(&payload.holders)?;
+                for id in payload.ids.iter() {
+                    let (id, holders) = (JobId::from_bytes(*id), holders.clone());
+                    let image = AckedImage { id, holders };
+                    sink(if kind == Kind::Acked {
+                        Entry::Acked(image)
+                    } else {
+                        Entry::AckedSnapshot(image)
+                    });
+                }
+            }
+            Kind::Gone => {
+                let payload: &ArchivedGonePayload = access(&fixed)?;
+                payload
+                    .ids
+                    .iter()
+                    .for_each(|id| sink(Entry::Gone(JobId::from_bytes(*id))));
+            }
+        }
+        Some(())
+    }
+}
+
+/// The payload of a fixed part, checked.
+fn access<A>(fixed: &AlignedVec<16>) -> Option<&A>
+where
+    A: Portable + for<'a> CheckBytes<HighValidator<'a, Failure>>,
+{
+    rkyv::access::<A, Failure>(fixed).ok()
+}
+
+/// Rounded up to where the next record may begin.
+pub fn padded(bytes: u64) -> u64 {
+    bytes.next_multiple_of(ALIGNMENT)
+}
+
+fn short_place(place: u64) -> u32 {
+    (place / ALIGNMENT) as u32
+}
+
+fn header_sum(random: u64, header: &[u8; HEADER_BYTES]) -> u32 {
+    let sum = crc32c::crc32c_append(crc32c::crc32c(&random.to_le_bytes()), &header[..4]);
+    crc32c::crc32c_append(sum, &header[8..])
+}
+
+fn change_payload(change: &StateChange) -> ChangePayload {
+    ChangePayload {
+        enters_at: change.enters_at.0,
+        id: *change.id.as_bytes(),
+        nacks: change.nacks,
+        additional_deliveries: change.additional_deliveries,
+        deliveries: change.deliveries,
+        place: change.place.number(),
+        flags: flag(change.delivered, DELIVERED) | flag(change.entered_before, ENTERED_BEFORE),
+    }
+}
+
+fn change_from(payload: &ArchivedChangePayload) -> Option<StateChange> {
+    let [delivered, entered_before] = flags_from(payload.flags, [DELIVERED, ENTERED_BEFORE])?;
+    Some(StateChange {
+        id: JobId::from_bytes(payload.id),
+        place: KeptPlace::from_number(payload.place)?,
+        enters_at: WallMs(payload.enters_at.to_native()),
+        nacks: payload.nacks.to_native(),
+        additional_deliveries: payload.additional_deliveries.to_native(),
+        deliveries: payload.deliveries.to_native(),
+        delivered,
+        entered_before,
+    })
+}
+
+fn job_payload(image: &JobImage) -> JobPayload {
+    assert_eq!(image.id, image.state.id, "a state is that of its job");
+    JobPayload {
+        ctime: image.ctime,
+        expires_at: image.expires_at.0,
+        state: change_payload(&image.state),
+        ttl_s: image.ttl_s,
+        retry_s: image.retry_s,
+        delay_s: image.delay_s,
+        name_bytes: image.queue.len() as u32,
+        holders: holder_payloads(&image.holders),
+        replicate: image.replicate,
+    }
+}
+
+fn job_from(payload: &ArchivedJobPayload, raw: &[u8]) -> Option<JobImage> {
+    let (name, body) = raw.split_at_checked(payload.name_bytes.to_native() as usize)?;
+    let state = change_from(&payload.state)?;
+    Some(JobImage {
+        id: state.id,
+        queue: Blob::copy_from(name),
+        body: Blob::copy_from(body),
+        ctime: payload.ctime.to_native(),
+        expires_at: WallMs(payload.expires_at.to_native()),
+        ttl_s: payload.ttl_s.to_native(),
+        retry_s: payload.retry_s.to_native(),
+        delay_s: payload.delay_s.to_native(),
+        replicate: payload.replicate.to_native(),
+        state,
+        holders: holders_from(&payload.holders)?,
+    })
+}
+
+fn acked_payload(ids: &[JobId], holders: &[Holder]) -> AckedPayload {
+    AckedPayload {
+        ids: ids.iter().map(|id| *id.as_bytes()).collect(),
+        holders: holder_payloads(holders),
+    }
+}
+
+fn holder_payloads(holders: &[Holder]) -> Vec<HolderPayload> {
+    assert!(holders.len() <= MAX_HOLDERS, "a cluster has fewer nodes");
+    let payload = |holder: &Holder| HolderPayload {
+        node: holder.node,
+        epoch: holder.epoch,
+    };
+    holders.iter().map(payload).collect()
+}
+
+fn holders_from(payloads: &[ArchivedHolderPayload]) -> Option<Vec<Holder>> {
+    let holder = |payload: &ArchivedHolderPayload| Holder {
+        node: payload.node,
+        epoch: payload.epoch.to_native(),
+    };
+    (payloads.len() <= MAX_HOLDERS).then(|| payloads.iter().map(holder).collect())
+}
+
+fn queue_payload(image: &QueueImage) -> QueuePayload {
+    QueuePayload {
+        version: image.version,
+        closed: flag(image.pause.input, CLOSED_IN) | flag(image.pause.output, CLOSED_OUT),
+    }
+}
+
+fn queue_from(payload: &ArchivedQueuePayload, raw: &[u8]) -> Option<QueueImage> {
+    let [input, output] = flags_from(payload.closed, [CLOSED_IN, CLOSED_OUT])?;
+    Some(QueueImage {
+        name: Blob::copy_from(raw),
+        pause: PauseState { input, output },
+        version: payload.version.to_native(),
+    })
+}
+
+fn meta_payload(meta: &Meta) -> MetaPayload {
+    MetaPayload {
+        store_epoch: meta.store_epoch,
+        last_ctime: meta.last_ctime,
+        boot_id: meta.boot_id,
+        lowest_segment: meta.lowest_segment,
+        base: meta.base,
+        flags: flag(meta.always, ALWAYS) | flag(meta.stopped, STOPPED),
+    }
+}
+
+fn meta_from(payload: &ArchivedMetaPayload) -> Option<Meta> {
+    let [always, stopped] = flags_from(payload.flags, [ALWAYS, STOPPED])?;
+    Some(Meta {
+        store_epoch: payload.store_epoch.to_native(),
+        last_ctime: payload.last_ctime.to_native(),
+        boot_id: payload.boot_id,
+        lowest_segment: payload.lowest_segment.to_native(),
+        base: payload.base.to_native(),
+        always,
+        stopped,
+    })
+}
+
+fn flag(set: bool, bit: u8) -> u8 {
+    if set { bit } else { 0 }
+}
+
+/// Two flags; a third one is none of ours.
+fn flags_from(flags: u8, bits: [u8; 2]) -> Option<[bool; 2]> {
+    (flags & !(bits[0] | bits[1]) == 0).then(|| bits.map(|bit| flags & bit != 0))
+}
+
+const _: () = {
+    assert!(size_of::<ArchivedChangePayload>() == 48);
+    assert!(size_of::<ArchivedJobPayload>() == 96);
+    assert!(IDS_PER_RECORD * size_of::<ArchivedChangePayload>() < 4 * u16::MAX as usize);
+    assert!(MAX_HOLDERS * size_of::<ArchivedHolderPayload>() < 2 * u16::MAX as usize);
+};

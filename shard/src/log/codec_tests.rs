@@ -1,0 +1,260 @@
+//! Tests of records: they come back as they went, small ones are small, and arbitrary bytes harm nobody.
+
+use bytes::{Bytes, BytesMut};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::codec::*;
+use super::record::*;
+use crate::commands::view::PauseState;
+use crate::id::JobId;
+use crate::wire::Blob;
+
+const STAND: Stand = Stand {
+    random: 0x5eed_0000_1234_abcd,
+    place: 8 * 1000,
+    durable: 8 * 999,
+};
+
+fn state(id: u8) -> StateChange {
+    StateChange {
+        id: JobId::from_bytes([id; 24]),
+        place: KeptPlace::Leased,
+        enters_at: WallMs(1_700_000_000_123),
+        nacks: 1,
+        additional_deliveries: 2,
+        deliveries: 3,
+        delivered: true,
+        entered_before: true,
+    }
+}
+
+fn job(id: u8, queue: &[u8], body: &[u8]) -> JobImage {
+    JobImage {
+        id: JobId::from_bytes([id; 24]),
+        queue: Blob::copy_from(queue),
+        body: Blob::copy_from(body),
+        ctime: 1_700_000_000_000_000_000,
+        expires_at: WallMs(1_700_086_400_000),
+        ttl_s: 86_400,
+        retry_s: 60,
+        delay_s: 5,
+        replicate: 3,
+        state: state(id),
+        holders: vec![],
+    }
+}
+
+fn holders() -> Vec<Holder> {
+    (1..4)
+        .map(|node| Holder {
+            node: [node; 20],
+            epoch: u64::from(node) << 40,
+        })
+        .collect()
+}
+
+fn examples() -> Vec<Entry> {
+    let queue = QueueImage {
+        name: Blob::from("mail"),
+        pause: PauseState {
+            input: true,
+            output: false,
+        },
+        version: 9,
+    };
+    let acked = AckedImage {
+        id: JobId::from_bytes([9; 24]),
+        holders: holders(),
+    };
+    vec![
+        Entry::Added(job(1, b"mail", b"Hello")),
+        Entry::Added(JobImage {
+            holders: holders(),
+            ..job(2, b"", &[7; 5000])
+        }),
+        Entry::JobSnapshot(job(3, &[b'q'; 100], b"")),
+        Entry::State(state(4)),
+        Entry::Acked(AckedImage {
+            holders: vec![],
+            ..acked.clone()
+        }),
+        Entry::Acked(acked.clone()),
+        Entry::AckedSnapshot(acked),
+        Entry::Gone(JobId::from_bytes([5; 24])),
+        Entry::Queue(queue.clone()),
+        Entry::QueueSnapshot(queue),
+        Entry::Flushed,
+        Entry::Meta(Meta {
+            store_epoch: 4,
+            last_ctime: 5,
+            boot_id: [6; 16],
+            lowest_segment: 7,
+            base: 8,
+            always: true,
+            stopped: false,
+        }),
+    ]
+}
+
+fn encode(prepared: &Prepared) -> Vec<u8> {
+    let (mut buffer, mut chunks) = (BytesMut::new(), Vec::new());
+    prepared.write(STAND, &mut buffer, &mut chunks);
+    chunks.push(buffer.freeze());
+    chunks.concat()
+}
+
+fn decode(bytes: &[u8]) -> Result<Vec<Entry>, BadRecord> {
+    match look(bytes, bytes.len() as u64, STAND.random) {
+        Look::Record(record) => {
+            record.stands_at(STAND.place)?;
+            let mut entries = Vec::new();
+            record.entries(&mut |entry| entries.push(entry)).map(|()| entries)
+        }
+        Look::Bad(bad) => Err(bad),
+        Look::Nothing => Ok(vec![]),
+        Look::Needs(bytes) => panic!("all of it is there, {bytes} wanted"),
+    }
+}
+
+#[test]
+fn every_kind_comes_back_as_it_went() {
+    for entry in examples() {
+        let prepared = Prepared::entry(&entry);
+        let bytes = encode(&prepared);
+        assert_eq!(bytes.len() as u64, prepared.padded_bytes());
+        assert_eq!(decode(&bytes), Ok(vec![entry]));
+    }
+}
+
+#[test]
+fn several_ids_share_a_record_in_order() {
+    let entries: Vec<Entry> = (0..64).map(|id| Entry::State(state(id))).collect();
+    let mut group = Group::start(&entries[0]).unwrap();
+    assert!(entries[1..].iter().all(|entry| group.take(entry)));
+    assert!(!group.take(&Entry::Gone(JobId::from_bytes([0; 24]))));
+    assert_eq!(decode(&encode(&Prepared::group(&group))), Ok(entries));
+}
+
+#[test]
+fn a_large_body_is_not_copied() {
+    let body = Bytes::from(vec![1; SHARED_BODY_BYTES]);
+    let image = JobImage {
+        body: Blob::from(body.clone()),
+        ..job(1, b"q", b"")
+    };
+    let (mut buffer, mut chunks) = (BytesMut::new(), Vec::new());
+    Prepared::entry(&Entry::Added(image)).write(STAND, &mut buffer, &mut chunks);
+    assert_eq!(chunks[1].as_ptr(), body.as_ptr());
+}
+
+#[test]
+fn a_job_life_takes_few_bytes() {
+    let id = JobId::from_bytes([1; 24]);
+    let added = Prepared::entry(&Entry::Added(job(1, b"mails", b"twelve bytes"))).padded_bytes();
+    let delivered = Entry::State(state(1));
+    let acked = Entry::Acked(AckedImage { id, holders: vec![] });
+    let alone = added + Prepared::entry(&delivered).padded_bytes() + Prepared::entry(&acked).padded_bytes();
+    assert!(alone <= 320, "{alone} bytes with a record a batch");
+    let mut groups = [Group::start(&delivered).unwrap(), Group::start(&acked).unwrap()];
+    for _ in 1..64 {
+        assert!(groups[0].take(&delivered) && groups[1].take(&acked));
+    }
+    let shared: u64 = groups
+        .iter()
+        .map(|group| Prepared::group(group).padded_bytes())
+        .sum();
+    let together = added + shared.div_ceil(64);
+    assert!(together <= 250, "{together} bytes at pipeline 64");
+    assert_eq!(image_bytes(5, 12, 0), added);
+}
+
+#[test]
+fn the_format_is_this() {
+    // Bytes of version 1. They never change: see the ritual in `record.rs`.
+    let sum = |entry: &Entry| crc32c::crc32c(&encode(&Prepared::entry(entry)));
+    let sums: Vec<u32> = examples().iter().map(sum).collect();
+    assert_eq!(sums, FORMAT_1);
+}
+
+const FORMAT_1: [u32; 12] = [
+    2922590346, 3064366827, 205675893, 2441719990, 1420940090, 640576819, 1791088412, 2447102562, 2104111068,
+    2988434734, 2655138556, 4088924918,
+];
+
+#[test]
+fn later_versions_and_kinds_are_told_from_damage() {
+    for (at, value, expected) in [
+        (22, 2, BadRecord::Version(2)),
+        (23, 6, BadRecord::Kind(6)),
+        (23, 99, BadRecord::Kind(99)),
+    ] {
+        let mut bytes = encode(&Prepared::entry(&examples()[0]));
+        bytes[at] = value;
+        sign(&mut bytes);
+        assert_eq!(decode(&bytes), Err(expected));
+        assert!(expected.is_intact());
+    }
+}
+
+/// Puts the right checksum on whatever the bytes say.
+fn sign(bytes: &mut [u8]) {
+    let length = u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize;
+    let mut sum = crc32c::crc32c(&STAND.random.to_le_bytes());
+    for part in [&bytes[..4], &bytes[8..length]] {
+        sum = crc32c::crc32c_append(sum, part);
+    }
+    bytes[4..8].copy_from_slice(&sum.to_le_bytes());
+}
+
+#[test]
+fn every_flipped_bit_is_seen() {
+    for entry in examples() {
+        let bytes = encode(&Prepared::entry(&entry));
+        let length = u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize;
+        for bit in 0..length.min(300) * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode(&flipped).is_err(), "{entry:?}, bit {bit}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_are_no_record_and_no_panic(bytes in vec(any::<u8>(), 0..300), room in 0u64..5000) {
+        let room = room.max(bytes.len() as u64);
+        if let Look::Record(_) = look(&bytes, room, STAND.random) {
+            prop_assert!(false, "a record out of nothing");
+        }
+    }
+
+    #[test]
+    fn a_signed_record_with_any_content_is_no_panic(
+        which in 0usize..12, changes in vec((0usize..300, any::<u8>()), 0..20), kind in 0u8..14,
+    ) {
+        let mut bytes = encode(&Prepared::entry(&examples()[which]));
+        for (at, value) in changes {
+            let at = 20 + at % (bytes.len() - 20);
+            if at != 22 { bytes[at] = value; }
+        }
+        bytes[23] = if kind == 0 { bytes[23] } else { kind };
+        sign(&mut bytes);
+        let _typed = decode(&bytes);
+    }
+
+    #[test]
+    fn what_is_needed_is_bounded_by_the_file(bytes in vec(any::<u8>(), 0..40), room in 0u64..100_000) {
+        let room = room.max(bytes.len() as u64);
+        if let Look::Needs(needed) = look(&bytes, room, 1) {
+            prop_assert!(needed as u64 <= room && needed > bytes.len());
+        }
+    }
+
+    #[test]
+    fn jobs_survive(queue in vec(any::<u8>(), 0..100), body in vec(any::<u8>(), 0..9000), seconds: u32, far: u64) {
+        let image = JobImage { ttl_s: seconds, expires_at: WallMs(far), ..job(1, &queue, &body) };
+        let entry = Entry::Added(image);
+        prop_assert_eq!(decode(&encode(&Prepared::entry(&entry))), Ok(vec![entry]));
+    }
+}

@@ -1,0 +1,410 @@
+//! The circle: the oldest segment gives way, again and again, so that the log stays in proportion to what lives.
+//!
+//! ```text
+//! idle -> reading: for each whole image in the segment, ask once; what lives is appended as a snapshot, whole
+//!      -> waiting: a meta record says that the next segment is the lowest; all of it durable, nobody reads the segment
+//!      -> unlinking -> syncing the folder -> idle
+//! ```
+//!
+//! Only whole images are asked for: a state record of the oldest segment belongs to an object whose image stands in the same segment
+//! (then it is asked for) or in a later one, written since. What must hold: the unlink comes after the sync of all snapshots
+//! and of the meta record; the next segment comes after the sync of the folder. So a `gone` never goes before what it ends.
+//! When records of a round fail, the round begins again.
+
+use std::collections::BTreeSet;
+
+use bytes::BytesMut;
+
+use super::codec::{Look, look};
+use super::io::{Action, Done, Io, IoError, Misconf, Position};
+use super::record::Entry;
+use super::segment::FIRST_RECORD;
+use super::writer::{Segment, Writer};
+use crate::clock::Mono;
+use crate::id::JobId;
+use crate::wire::Blob;
+
+/// Bytes read at a time.
+const READ_BYTES: u64 = 1 << 18;
+/// Objects asked for in one step.
+const STEP_OBJECTS: usize = 256;
+/// Bytes of snapshots in one step.
+const STEP_BYTES: u64 = 1 << 20;
+/// Bytes that may wait to be written before compaction pauses.
+const PENDING_BYTES: u64 = 4 << 20;
+/// How long after a failure it goes on.
+const RETRY_MS: u64 = 1_000;
+
+/// Something that a whole image in the log stands for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ObjectKey {
+    /// A job.
+    Job(JobId),
+    /// A queue with a pause state.
+    Queue(Blob),
+    /// An acknowledgement not yet collected.
+    Acked(JobId),
+}
+
+/// The state machine, as far as compaction is concerned.
+pub trait Live {
+    /// The object's whole present state as a snapshot entry, or nothing when it lives no more.
+    fn snapshot(&mut self, object: &ObjectKey) -> Option<Entry>;
+    /// What all living objects would take in the log ([`image_bytes`](super::image_bytes)).
+    fn live_bytes(&self) -> u64;
+}
+
+/// When the log is compacted by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thresholds {
+    /// `auto-aof-rewrite-percentage`: so much more than the live bytes; 0 is never.
+    pub percentage: u32,
+    /// This shard's share of `auto-aof-rewrite-min-size`.
+    pub min_bytes: u64,
+}
+
+/// What the end of an I/O means.
+#[derive(Debug)]
+pub enum Outcome {
+    Fine,
+    Warning(String),
+    Fatal(String),
+}
+
+#[derive(Debug)]
+enum Phase {
+    Idle,
+    Reading(Box<Reading>),
+    Waiting { segment: u64, position: Position },
+    Unlinking { segment: u64, io: Option<u64> },
+    SyncingFolder { io: u64 },
+}
+
+#[derive(Debug)]
+struct Reading {
+    segment: Segment,
+    /// Offset in the file of what `buffer` begins with.
+    offset: u64,
+    buffer: BytesMut,
+    io: Option<u64>,
+    asked: BTreeSet<ObjectKey>,
+}
+
+/// The circle. See the picture at the head of this file.
+#[derive(Debug)]
+pub struct Compaction {
+    thresholds: Thresholds,
+    phase: Phase,
+    /// All segments up to this one are to be compacted.
+    forced: Option<u64>,
+    pins: Vec<u64>,
+    paused_until: Mono,
+    /// A read of a round that was given up.
+    orphan: Option<u64>,
+    /// A segment that cannot be read: no round until it is forced.
+    broken: bool,
+    rounds: u64,
+    ios: Vec<Io>,
+}
+
+impl Compaction {
+    pub fn new(thresholds: Thresholds) -> Self {
+        Self {
+            thresholds,
+            phase: Phase::Idle,
+            forced: None,
+            pins: Vec::new(),
+            paused_until: Mono(0),
+            orphan: None,
+            broken: false,
+            rounds: 0,
+            ios: Vec::new(),
+        }
+    }
+
+    pub fn set_thresholds(&mut self, thresholds: Thresholds) {
+        self.thresholds = thresholds;
+    }
+
+    /// All that is there now is to be compacted.
+    pub fn force(&mut self, up_to: u64) {
+        self.forced = Some(up_to);
+        self.broken = false;
+    }
+
+    pub fn pin(&mut self, segment: u64) {
+        self.pins.push(segment);
+    }
+
+    pub fn unpin(&mut self, segment: u64) {
+        let at = self.pins.iter().position(|&pinned| pinned == segment);
+        self.pins.swap_remove(at.expect("what is unpinned was pinned"));
+    }
+
+    /// Segments that are gone so far.
+    pub fn rounds(&self) -> u64 {
+        self.rounds
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.forced.is_some() || !matches!(self.phase, Phase::Idle)
+    }
+
+    /// When a pause ends.
+    pub fn resumes_at(&self) -> Option<Mono> {
+        (self.paused_until > Mono(0)).then_some(self.paused_until)
+    }
+
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.phase, Phase::Waiting { .. })
+    }
+
+    /// A bounded step; true when more can be done at once, an error when the oldest segment cannot be compacted.
+    pub fn step(&mut self, now: Mono, writer: &mut Writer, live: &mut impl Live) -> Result<bool, String> {
+        if now < self.paused_until {
+            return Ok(false);
+        }
+        self.paused_until = Mono(0);
+        match &mut self.phase {
+            Phase::Idle => Ok(self.begin(writer, live)),
+            Phase::Reading(_) => self.copy(now, writer, live),
+            Phase::Waiting { segment, position } => {
+                let (segment, position) = (*segment, *position);
+                if writer.durable() >= position && !self.pins.contains(&segment) {
+                    writer.forget(segment);
+                    self.unlink(writer, segment);
+                }
+                Ok(false)
+            }
+            Phase::Unlinking { segment, io: None } => {
+                let segment = *segment;
+                self.unlink(writer, segment);
+                Ok(false)
+            }
+            Phase::Unlinking { .. } | Phase::SyncingFolder { .. } => Ok(false),
+        }
+    }
+
+    /// Entries failed: what a round has appended may be among them.
+    pub fn failed(&mut self, now: Mono, writer: &mut Writer) {
+        if matches!(self.phase, Phase::Reading(_) | Phase::Waiting { .. }) {
+            if let Phase::Reading(reading) = &self.phase {
+                self.orphan = reading.io;
+            }
+            self.phase = Phase::Idle;
+            self.paused_until = now.after_ms(RETRY_MS);
+            writer.reset_lowest();
+        }
+    }
+
+    pub fn take_io(&mut self, ios: &mut Vec<Io>) {
+        ios.append(&mut self.ios);
+    }
+
+    /// The end of an I/O, if it is one of compaction's.
+    pub fn completed(
+        &mut self,
+        now: Mono,
+        writer: &mut Writer,
+        io: u64,
+        result: &Result<Done, IoError>,
+    ) -> Option<Outcome> {
+        if self.orphan.take_if(|orphan| *orphan == io).is_some() {
+            return Some(Outcome::Fine);
+        }
+        match &mut self.phase {
+            Phase::Reading(reading) if reading.io == Some(io) => {
+                reading.io = None;
+                match result {
+                    Ok(Done::Read(bytes)) if !bytes.is_empty() => reading.buffer.extend_from_slice(bytes),
+                    Ok(_) => return Some(Outcome::Warning(self.give_up(writer, "it ends too early"))),
+                    Err(error) => return Some(Outcome::Warning(self.give_up(writer, &error.to_string()))),
+                }
+            }
+            Phase::Unlinking { io: unlink, .. } if *unlink == Some(io) => {
+                if let Err(error) = result {
+                    // The next segment may not go before this one: it ends what stands here.
+                    *unlink = None;
+                    self.paused_until = now.after_ms(RETRY_MS);
+                    return Some(Outcome::Warning(format!(
+                        "a compacted segment cannot be unlinked: {error}"
+                    )));
+                }
+                self.phase = Phase::SyncingFolder {
+                    io: self.next_folder_sync(writer),
+                };
+            }
+            Phase::SyncingFolder { io: sync } if *sync == io => {
+                if let Err(error) = result {
+                    return Some(Outcome::Fatal(format!(
+                        "fsync of the log's folder failed: {error}"
+                    )));
+                }
+                self.phase = Phase::Idle;
+                self.rounds += 1;
+            }
+            _ => return None,
+        }
+        Some(Outcome::Fine)
+    }
+
+    fn unlink(&mut self, writer: &mut Writer, segment: u64) {
+        let io = Some(self.push_io(writer, Action::Unlink { segment }));
+        self.phase = Phase::Unlinking { segment, io };
+    }
+
+    fn next_folder_sync(&mut self, writer: &mut Writer) -> u64 {
+        self.push_io(writer, Action::SyncFolder)
+    }
+
+    fn push_io(&mut self, writer: &mut Writer, action: Action) -> u64 {
+        let id = writer.io_number();
+        self.ios.push(Io { id, action });
+        id
+    }
+
+    fn give_up(&mut self, writer: &mut Writer, why: &str) -> String {
+        let Phase::Reading(reading) = std::mem::replace(&mut self.phase, Phase::Idle) else {
+            unreachable!("only a reading round gives up");
+        };
+        self.broken = true;
+        self.forced = None;
+        writer.reset_lowest();
+        format!(
+            "segment {:016x} cannot be compacted, at offset {}: {why}",
+            reading.segment.number, reading.offset
+        )
+    }
+
+    fn begin(&mut self, writer: &Writer, live: &impl Live) -> bool {
+        let oldest = writer.oldest_sealed();
+        if self
+            .forced
+            .is_some_and(|up_to| oldest.is_none_or(|oldest| oldest.number > up_to))
+        {
+            self.forced = None;
+        }
+        if !(self.forced.is_some() || self.is_due(writer.log_bytes(), live.live_bytes())) {
+            return false;
+        }
+        let Some(segment) = oldest else { return false };
+        self.phase = Phase::Reading(Box::new(Reading {
+            segment,
+            offset: FIRST_RECORD,
+            buffer: BytesMut::new(),
+            io: None,
+            asked: BTreeSet::new(),
+        }));
+        true
+    }
+
+    fn is_due(&self, log_bytes: u64, live_bytes: u64) -> bool {
+        let Thresholds {
+            percentage,
+            min_bytes,
+        } = self.thresholds;
+        let most = u128::from(live_bytes) * (100 + u128::from(percentage)) / 100;
+        percentage > 0 && !self.broken && log_bytes > min_bytes && u128::from(log_bytes) > most
+    }
+
+    /// Copies what lives of the next records.
+    fn copy(&mut self, now: Mono, writer: &mut Writer, live: &mut impl Live) -> Result<bool, String> {
+        let Phase::Reading(reading) = &mut self.phase else {
+            unreachable!("asked for by `step`");
+        };
+        if reading.io.is_some() || writer.pending_bytes() > PENDING_BYTES {
+            return Ok(false);
+        }
+        match reading.copy_some(writer, live) {
+            Ok(Progress::More) => return Ok(true),
+            Ok(Progress::Needs(action)) => {
+                let io = self.push_io(writer, action);
+                let Phase::Reading(reading) = &mut self.phase else {
+                    unreachable!("as above")
+                };
+                reading.io = Some(io);
+            }
+            Ok(Progress::Whole) => {
+                let segment = reading.segment.number;
+                let position = writer.raise_lowest(writer.number_behind(segment));
+                self.phase = Phase::Waiting { segment, position };
+            }
+            Ok(Progress::Broken) => return Err(self.give_up(writer, "it is damaged")),
+            // Not even the reserve has room: acknowledgements make some, or somebody does.
+            Err(_) => self.paused_until = now.after_ms(RETRY_MS),
+        }
+        Ok(false)
+    }
+}
+
+enum Progress {
+    More,
+    Needs(Action),
+    Whole,
+    Broken,
+}
+
+impl Reading {
+    fn copy_some(&mut self, writer: &mut Writer, live: &mut impl Live) -> Result<Progress, Misconf> {
+        let end = FIRST_RECORD + (self.segment.end - self.segment.base);
+        let log_bytes = writer.log_bytes();
+        for _ in 0..STEP_OBJECTS {
+            if self.offset == end {
+                return Ok(Progress::Whole);
+            }
+            let room = end - self.offset;
+            let record = match look(&self.buffer, room, self.segment.random) {
+                Look::Record(record) => record,
+                Look::Needs(bytes) => return Ok(self.read(end, bytes as u64)),
+                Look::Nothing | Look::Bad(_) => return Ok(Progress::Broken),
+            };
+            let bytes = record.padded_bytes;
+            let mut keys = Vec::new();
+            if record.entries(&mut |entry| keys.extend(key_of(&entry))).is_err() {
+                return Ok(Progress::Broken);
+            }
+            for key in keys {
+                if self.asked.contains(&key) {
+                    continue;
+                }
+                if let Some(snapshot) = live.snapshot(&key) {
+                    writer.append(&snapshot)?;
+                }
+                self.asked.insert(key);
+            }
+            self.skip(bytes);
+            if writer.log_bytes() - log_bytes > STEP_BYTES {
+                break;
+            }
+        }
+        Ok(Progress::More)
+    }
+
+    fn skip(&mut self, bytes: u64) {
+        let _read = self.buffer.split_to(bytes as usize);
+        self.offset += bytes;
+    }
+
+    fn read(&self, end: u64, at_least: u64) -> Progress {
+        let have = self.buffer.len() as u64;
+        let offset = self.offset + have;
+        let bytes = (at_least - have).max(READ_BYTES.min(end - offset));
+        Progress::Needs(Action::Read {
+            segment: self.segment.number,
+            offset,
+            bytes,
+        })
+    }
+}
+
+/// The object of a whole image.
+fn key_of(entry: &Entry) -> Option<ObjectKey> {
+    match entry {
+        Entry::Added(image) | Entry::JobSnapshot(image) => Some(ObjectKey::Job(image.id)),
+        Entry::Queue(image) | Entry::QueueSnapshot(image) => Some(ObjectKey::Queue(image.name.clone())),
+        Entry::Acked(image) | Entry::AckedSnapshot(image) if !image.holders.is_empty() => {
+            Some(ObjectKey::Acked(image.id))
+        }
+        _ => None,
+    }
+}

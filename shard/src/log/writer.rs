@@ -1,0 +1,460 @@
+//! The way out: entries become records, records batches, batches writes; syncs follow as `appendfsync` says.
+//!
+//! ```text
+//! append -> group (IDs of one record) -> batch -> Write under way -> written -> Sync under way -> durable
+//! segments:  sealed ... sealed | active | spares: created, allocated and synced ahead
+//! ```
+//!
+//! One write is under way at a time, so all that comes meanwhile goes with the next: that is the group commit of `always`. One
+//! sync is under way at a time, beside the write. What must hold: writes complete in the order of places; a segment gets its
+//! first record only when the one before its predecessor is synced; after a failed write nothing is written until the bytes that it
+//! may have left are zeros and synced; a failed sync is the end.
+
+mod disk;
+mod place;
+
+use std::collections::VecDeque;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+use super::batch::Batch;
+use super::codec::{Group, HEADER_BYTES, Prepared};
+use super::io::{AppendFsync, Done, Io, IoError, Misconf, Position, Start, WriterEvent, WriterOptions};
+use super::record::{Entry, Meta};
+use super::segment::{FIRST_RECORD, SegmentHeader};
+use crate::clock::Mono;
+
+/// Bytes that wait to be written before ordinary entries are refused.
+const PENDING_BYTES: u64 = 256 << 20;
+/// Spare segments beyond the reserve.
+const ORDINARY_SPARES: usize = 1;
+/// How long after a failure the disk is tried again.
+const RETRY_MS: u64 = 1_000;
+/// `everysec`.
+const SYNC_EVERY_MS: u64 = 1_000;
+/// Room for the meta record at the head of a segment.
+const META_BYTES: u64 = HEADER_BYTES as u64 + 64;
+
+/// A segment of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Its number.
+    pub number: u64,
+    /// Part of its records' checksums.
+    pub random: u64,
+    /// Bytes of its file.
+    pub file_bytes: u64,
+    /// Place of its first record.
+    pub base: u64,
+    /// Place behind its last record.
+    pub end: u64,
+    written: (u64, Position),
+    synced: (u64, Position),
+    sealed: bool,
+    ready: bool,
+}
+
+impl Segment {
+    /// A segment of an earlier process: sealed, and durable.
+    pub fn old(number: u64, random: u64, file_bytes: u64, base: u64, end: u64) -> Self {
+        let all = (end, Position(0));
+        Self {
+            number,
+            random,
+            file_bytes,
+            base,
+            end,
+            written: all,
+            synced: all,
+            sealed: true,
+            ready: true,
+        }
+    }
+
+    fn new(spare: Spare, base: u64) -> Self {
+        let none = (base, Position(0));
+        Self {
+            number: spare.number,
+            random: spare.random,
+            file_bytes: spare.file_bytes,
+            base,
+            end: base,
+            written: none,
+            synced: none,
+            sealed: false,
+            ready: spare.ready,
+        }
+    }
+
+    fn room(&self) -> u64 {
+        self.file_bytes - FIRST_RECORD - (self.end - self.base)
+    }
+
+    fn is_synced(&self) -> bool {
+        self.sealed && self.synced.0 == self.end
+    }
+
+    fn offset_of(&self, place: u64) -> u64 {
+        FIRST_RECORD + (place - self.base)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Spare {
+    number: u64,
+    random: u64,
+    file_bytes: u64,
+    ready: bool,
+}
+
+#[derive(Debug)]
+struct Syncing {
+    io: u64,
+    segment: u64,
+    up_to: (u64, Position),
+    repairs: bool,
+}
+
+/// A write failed: these bytes are to be zeros before anything else is written.
+#[derive(Debug)]
+struct Repair {
+    reason: String,
+    segment: u64,
+    offset: u64,
+    bytes: u64,
+    retry_at: Mono,
+    io: Option<u64>,
+    zeroed: bool,
+}
+
+/// Segments cannot be created.
+#[derive(Debug)]
+struct Trouble {
+    reason: String,
+    retry_at: Mono,
+}
+
+/// The way out. See the picture at the head of this file.
+#[derive(Debug)]
+pub struct Writer {
+    options: WriterOptions,
+    chance: ChaCha8Rng,
+    meta: Meta,
+    fsync: AppendFsync,
+    relaxing: Option<(AppendFsync, Option<Position>)>,
+    segments: VecDeque<Segment>,
+    spares: VecDeque<Spare>,
+    creating: Vec<(u64, u64)>,
+    next_number: u64,
+    next_io: u64,
+    group: Option<(Group, Position)>,
+    batches: VecDeque<Batch>,
+    writing: Option<(u64, Batch)>,
+    syncing: Option<Syncing>,
+    appended: Position,
+    written: Position,
+    /// Place and position up to which everything is synced.
+    durable: (u64, Position),
+    wanted: Position,
+    sync_started_at: Mono,
+    repair: Option<Repair>,
+    trouble: Option<Trouble>,
+    undone: u64,
+    ios: Vec<Io>,
+    events: Vec<WriterEvent>,
+}
+
+impl Writer {
+    /// A log that goes on behind what there is, in a new segment. It has [`started`](Self::started) when that segment's first record is durable.
+    pub fn new(options: WriterOptions, start: Start) -> Self {
+        assert!(
+            options.segment_bytes >= FIRST_RECORD + 2 * META_BYTES,
+            "a segment holds a record"
+        );
+        let mut writer = Self {
+            chance: ChaCha8Rng::from_seed(options.seed),
+            meta: Meta {
+                always: options.fsync == AppendFsync::Always,
+                stopped: false,
+                ..start.meta
+            },
+            fsync: options.fsync,
+            relaxing: None,
+            segments: start.old.into(),
+            spares: VecDeque::new(),
+            creating: Vec::new(),
+            next_number: start.next_number,
+            next_io: 1,
+            group: None,
+            batches: VecDeque::new(),
+            writing: None,
+            syncing: None,
+            appended: Position(1),
+            written: Position(0),
+            durable: (start.place, Position(0)),
+            wanted: Position(1),
+            sync_started_at: start.now.mono(),
+            repair: None,
+            trouble: None,
+            undone: 0,
+            ios: Vec::new(),
+            events: Vec::new(),
+            options,
+        };
+        writer.meta.lowest_segment = writer
+            .segments
+            .front()
+            .map_or(writer.next_number, |oldest| oldest.number);
+        writer.roll(start.place, META_BYTES);
+        writer.place_meta();
+        writer
+    }
+
+    /// Takes an entry. Whoever tells of what it says waits for its position.
+    pub fn append(&mut self, entry: &Entry) -> Result<Position, Misconf> {
+        assert!(!self.meta.stopped, "nothing follows an orderly stop");
+        if let Some(misconf) = self.refuses(entry) {
+            return Err(misconf);
+        }
+        if let Entry::Added(image) | Entry::JobSnapshot(image) = entry {
+            self.meta.last_ctime = self.meta.last_ctime.max(image.ctime);
+        }
+        Ok(self.enter(entry))
+    }
+
+    /// Why an entry cannot be taken at present.
+    pub fn refuses(&self, entry: &Entry) -> Option<Misconf> {
+        if entry.frees_space() && self.pending_bytes() < 2 * PENDING_BYTES {
+            return None;
+        }
+        if let Some(repair) = &self.repair {
+            return Some(Misconf(format!("Errors writing to the log: {}", repair.reason)));
+        }
+        if self.pending_bytes() >= PENDING_BYTES {
+            return Some(Misconf(
+                "The disk is too slow for what is written to the log".into(),
+            ));
+        }
+        let trouble = self.trouble.as_ref()?;
+        let bytes = upper_bound(entry) + self.group_bytes();
+        let fits = self.segments.back().is_some_and(|active| active.room() >= bytes);
+        let oversize = FIRST_RECORD + META_BYTES + bytes > self.options.segment_bytes;
+        if fits || (self.spares.len() > self.options.reserve && !oversize) {
+            return None;
+        }
+        Some(Misconf(format!("The log cannot grow: {}", trouble.reason)))
+    }
+
+    /// Up to where messages may leave.
+    pub fn safe(&self) -> Position {
+        if self.is_always() {
+            self.durable()
+        } else {
+            self.written
+        }
+    }
+
+    /// Up to where entries survive the loss of power.
+    pub fn durable(&self) -> Position {
+        self.durable.1
+    }
+
+    /// A sync as soon as possible for what was appended so far, one for all that ask.
+    pub fn request_sync(&mut self) {
+        self.wanted = self.appended;
+    }
+
+    /// Number of the newest entry.
+    pub fn appended(&self) -> Position {
+        self.appended
+    }
+
+    /// Whether the first record of this process is durable: nothing may be told before.
+    pub fn started(&self) -> bool {
+        self.durable() >= Position(1)
+    }
+
+    /// `CONFIG SET appendfsync`. Leaving `always` takes effect when the log says so durably.
+    pub fn set_fsync(&mut self, fsync: AppendFsync) {
+        if fsync == AppendFsync::Always || !self.meta.always {
+            self.relaxing = None;
+            self.fsync = fsync;
+            self.wanted = if fsync == AppendFsync::Always {
+                self.appended
+            } else {
+                self.wanted
+            };
+        } else {
+            self.relaxing = Some((fsync, None));
+        }
+    }
+
+    /// The mark of an orderly stop: the process may end when its position is durable.
+    pub fn stop(&mut self) -> Position {
+        self.meta.stopped = true;
+        self.append_meta()
+    }
+
+    /// The oldest segment's number is from here on `lowest`; the position of the record that says so.
+    pub fn raise_lowest(&mut self, lowest: u64) -> Position {
+        self.meta.lowest_segment = lowest;
+        self.append_meta()
+    }
+
+    /// Takes [`raise_lowest`](Self::raise_lowest) back, since its record failed.
+    pub fn reset_lowest(&mut self) {
+        self.meta.lowest_segment = self
+            .segments
+            .front()
+            .map_or(self.next_number, |oldest| oldest.number);
+    }
+
+    /// The oldest segment, when nothing is written to it any more.
+    pub fn oldest_sealed(&self) -> Option<Segment> {
+        self.segments.front().copied().filter(|oldest| oldest.is_synced())
+    }
+
+    /// The number of the segment behind this one.
+    pub fn number_behind(&self, number: u64) -> u64 {
+        let behind = self.segments.iter().find(|segment| segment.number > number);
+        behind.expect("only a sealed segment is asked for").number
+    }
+
+    /// Forgets the oldest segment: it is unlinked.
+    pub fn forget(&mut self, number: u64) {
+        let oldest = self.segments.pop_front();
+        assert_eq!(
+            oldest.map(|oldest| oldest.number),
+            Some(number),
+            "the oldest goes first"
+        );
+    }
+
+    /// Bytes of all records.
+    pub fn log_bytes(&self) -> u64 {
+        self.segments
+            .iter()
+            .map(|segment| segment.end - segment.base)
+            .sum()
+    }
+
+    /// Number of the segment that is written to.
+    pub fn active_number(&self) -> u64 {
+        self.segments
+            .back()
+            .map_or(self.next_number, |active| active.number)
+    }
+
+    /// Seals the active segment, when it holds anything: what compaction is forced to.
+    pub fn seal(&mut self) {
+        self.close_group();
+        if let Some(place) = self
+            .segments
+            .back()
+            .filter(|active| active.end > active.base)
+            .map(|active| active.end)
+        {
+            self.roll(place, META_BYTES);
+        }
+    }
+
+    /// Whether the reserve is all that is left, or the disk fails: the text of `-MISCONF`.
+    pub fn misconf(&self) -> Option<Misconf> {
+        let reason = self.repair.as_ref().map(|repair| &repair.reason);
+        reason
+            .or(self.trouble.as_ref().map(|trouble| &trouble.reason))
+            .cloned()
+            .map(Misconf)
+    }
+
+    /// How often the end of the log was taken back.
+    pub fn undone(&self) -> u64 {
+        self.undone
+    }
+
+    /// Bytes that wait to be written or are being written.
+    pub fn pending_bytes(&self) -> u64 {
+        let writing = self.writing.as_ref().map_or(0, |(_, batch)| batch.bytes());
+        writing + self.batches.iter().map(Batch::bytes).sum::<u64>()
+    }
+
+    /// When `take_io` has something to do that nothing but time brings about.
+    pub fn next_deadline(&self) -> Option<Mono> {
+        let everysec = self.fsync == AppendFsync::EverySecond
+            && self.syncing.is_none()
+            && self.oldest_unsynced().is_some();
+        let sync = everysec.then(|| self.sync_started_at.after_ms(SYNC_EVERY_MS));
+        let repair = self
+            .repair
+            .as_ref()
+            .filter(|repair| repair.io.is_none() && !repair.zeroed);
+        let trouble = self.trouble.as_ref().map(|trouble| trouble.retry_at);
+        [sync, repair.map(|repair| repair.retry_at), trouble]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// What is to be done now.
+    pub fn take_io(&mut self, now: Mono, ios: &mut Vec<Io>) {
+        self.relax();
+        self.close_group();
+        self.start_repair(now);
+        self.start_write();
+        self.start_sync(now);
+        self.start_creating(now);
+        ios.append(&mut self.ios);
+    }
+
+    /// What happened.
+    pub fn take_events(&mut self, events: &mut Vec<WriterEvent>) {
+        events.append(&mut self.events);
+    }
+
+    /// A number for an I/O of the owner.
+    pub fn io_number(&mut self) -> u64 {
+        self.next_io += 1;
+        self.next_io - 1
+    }
+
+    /// The end of an I/O that [`take_io`](Self::take_io) gave.
+    pub fn completed(&mut self, now: Mono, io: u64, result: Result<Done, IoError>) {
+        if let Some((_, batch)) = self.writing.take_if(|(writing, _)| *writing == io) {
+            return match result {
+                Ok(_) => self.wrote(&batch),
+                Err(error) => self.write_failed(now, batch, &error),
+            };
+        }
+        if let Some(syncing) = self.syncing.take_if(|syncing| syncing.io == io) {
+            return self.synced(&syncing, result);
+        }
+        if self.repair.as_ref().is_some_and(|repair| repair.io == Some(io)) {
+            return self.zeroed(now, result);
+        }
+        let creating = self.creating.iter().position(|(create, _)| *create == io);
+        let creating = creating.unwrap_or_else(|| panic!("I/O {io} is not under way"));
+        let (_, number) = self.creating.swap_remove(creating);
+        match result {
+            Ok(_) => self.created(number),
+            Err(error) => self.create_failed(now, number, &error),
+        }
+    }
+
+    fn is_always(&self) -> bool {
+        self.fsync == AppendFsync::Always || !self.started()
+    }
+}
+
+/// At least as many bytes as the record of an entry takes, the head of a segment included.
+fn upper_bound(entry: &Entry) -> u64 {
+    let raw = match entry {
+        Entry::Added(image) | Entry::JobSnapshot(image) => {
+            image.queue.len() + image.body.len() + 28 * image.holders.len()
+        }
+        Entry::Queue(image) | Entry::QueueSnapshot(image) => image.name.len(),
+        Entry::Acked(image) | Entry::AckedSnapshot(image) => 28 * image.holders.len(),
+        Entry::State(_) | Entry::Gone(_) | Entry::Flushed | Entry::Meta(_) => 0,
+    };
+    raw as u64 + 256 + META_BYTES
+}
