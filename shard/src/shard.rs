@@ -434,7 +434,8 @@ impl Shard {
         if timeout_ms == 0 {
             return;
         }
-        if place.is_blocked() {
+        // Not only while it blocks: a job may be on its way to it in this moment.
+        if !place.is_idle() {
             place.client.active_at = now.mono();
         }
         if now.mono().since_ms(place.client.active_at) >= timeout_ms {

@@ -165,7 +165,8 @@ impl Session {
         &self.client.peer
     }
 
-    fn is_idle(&self) -> bool {
+    /// Whether nothing that it asked for is under way.
+    pub(crate) fn is_idle(&self) -> bool {
         self.pending.is_empty() && self.progress.is_none()
     }
 
