@@ -65,7 +65,7 @@ pub const NAMES: usize = 1024;
 
 /// Longest time that a client may ask for (TTL, RETRY, DELAY): 100 years. 32 bits of seconds hold it.
 pub const MAX_SECONDS: u64 = 100 * 365 * 24 * 3600;
-/// Longest timeout of a blocking command, in milliseconds; longer ones are out of range.
+/// Longest timeout of a blocking command, in milliseconds; longer ones are cut to it.
 pub const MAX_TIMEOUT_MS: u64 = MAX_SECONDS * 1000;
 
 /// A queue without jobs, waiters and pause state is collected after this long, by memory level (reference, 3.6).

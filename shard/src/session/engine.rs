@@ -1,7 +1,7 @@
 //! Runs a session: starts its requests in order, takes in answers, writes replies.
 //!
-//! What may start when is `sessions.md`, "Order within a connection": a plan *overlaps* when it has one home shard and can neither
-//! block nor go on in steps; it starts while earlier overlapping ones are unanswered. Every other plan is a barrier (`barrier`).
+//! What may start when is `sessions.md`, "Order within a connection": a plan *overlaps* when it has one home shard and neither
+//! blocks (a NOHANG GETJOB waits for reservations at most) nor goes on in steps; it starts while earlier overlapping ones are unanswered. Every other plan is a barrier (`barrier`).
 
 use std::collections::VecDeque;
 
