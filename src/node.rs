@@ -15,6 +15,7 @@ use std::thread;
 
 use shard::id::NodeId;
 use shard::limits::MAX_SHARDS;
+use shard::log::LogBoot;
 use shard::settings::Settings;
 use shard::shard::{NodeFacts, Shard, ShardOptions};
 use shard::slot::ShardNo;
@@ -295,6 +296,7 @@ fn options(cpus: &[usize], config_file: &str) -> ShardOptions {
             os: process::operating_system(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         },
+        log: LogBoot::nothing(),
     }
 }
 

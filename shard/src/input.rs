@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 
 use crate::error::CommandError;
+use crate::log::{DiskTask, Done, IoError};
 use crate::message::{Message, SessionId, Ticket};
 use crate::slot::ShardNo;
 
@@ -69,6 +70,13 @@ pub enum Input<'a> {
         ticket: Ticket,
         /// The answer.
         told: Told,
+    },
+    /// The end of an `Effect::Disk`.
+    Disk {
+        /// Its number.
+        id: u64,
+        /// How it ended.
+        result: Result<Done, IoError>,
     },
     /// SIGTERM or SIGINT (shard 0 only): stop in order.
     Stop,
@@ -157,6 +165,13 @@ pub enum Effect {
         /// Its value, as CONFIG GET shows it.
         value: String,
     },
+    /// Do something with files, beside all else, and answer with `Input::Disk`; also when it failed.
+    Disk {
+        /// To be given back.
+        id: u64,
+        /// What is to be done.
+        task: DiskTask,
+    },
     /// A line for the server's log.
     Log {
         /// How grave.
@@ -168,6 +183,11 @@ pub enum Effect {
     StopListening,
     /// This shard is done: sessions closed, nothing left to write. The server ends its loop after writing what is on its way.
     Stopped,
+    /// The log cannot be trusted: end the process at once with this message and exit code 1, and write nothing more to disk.
+    Die {
+        /// What happened, why, and what to do.
+        why: String,
+    },
     /// DEBUG SEGFAULT and its like, behind `enable-debug-command`: end the process at once.
     Crash,
 }

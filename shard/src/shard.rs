@@ -17,6 +17,7 @@ use crate::home::{Home, HomeOptions};
 use crate::id::NodeId;
 use crate::input::{ConnectionId, Effect, Input, Peer, Told};
 use crate::limits;
+use crate::log::LogBoot;
 use crate::memory::Memory;
 use crate::message::{Answer, Message, SessionId, Ticket};
 use crate::node::{Borrower, Change, Coordinator, NodeMessage};
@@ -43,6 +44,8 @@ pub struct ShardOptions {
     pub hash_seed: u64,
     /// What does not change.
     pub facts: NodeFacts,
+    /// What was found in the data folder.
+    pub log: LogBoot,
 }
 
 /// What the node is and does not change while it runs; INFO, HELLO and CLUSTER show it.
@@ -86,6 +89,7 @@ impl Shard {
             seed,
             hash_seed,
             facts,
+            log: _,
         } = options;
         assert!(shard < shards && shards <= limits::MAX_SHARDS);
         let maxmemory = settings.maxmemory;
@@ -185,6 +189,7 @@ impl Shard {
             }
             Input::Tick => self.tick(now),
             Input::Told { ticket, told } => self.told(now, ticket, told),
+            Input::Disk { id, result } => unreachable!("no task {id} was asked for: {result:?}"),
             Input::Stop => self.core.send_node(0, NodeMessage::Stop),
         }
         self.upkeep(now);

@@ -55,6 +55,8 @@ impl Worker {
             Effect::Log { level, text } => telemetry::log(level, &text),
             Effect::StopListening => self.net.stop_listening(),
             Effect::Stopped => self.ends_at_us = Some(now.mono_us + STOP_FLUSH_US),
+            Effect::Disk { id, task } => unreachable!("{id} {task:?}: appendonly is refused at the start"),
+            Effect::Die { why } => unreachable!("{why}"),
             Effect::Crash => std::process::abort(),
         }
     }

@@ -206,10 +206,6 @@ mod tests {
                 vec!["CONFIG", "SET", "port", "1"],
                 "ERR CONFIG SET failed (possibly related to argument 'port') - can't set immutable config",
             ),
-            (
-                vec!["CONFIG", "SET", "appendonly", "yes"],
-                "ERR CONFIG SET failed (possibly related to argument 'appendonly') - this version keeps no log",
-            ),
         ] {
             assert_eq!(set(&words).unwrap_err().to_string(), text);
         }

@@ -69,6 +69,7 @@ impl TestNode {
             node: NodeId::from_bytes([0xab; 20]),
             seed: [shard as u8; 32],
             hash_seed: 1,
+            log: crate::log::LogBoot::nothing(),
             facts: NodeFacts {
                 version: "0.1.0".to_owned(),
                 ..NodeFacts::default()

@@ -96,9 +96,17 @@ pub fn plan_start(names: &[String], current: Option<&[u8]>, appendonly: bool, sh
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those in the data folder")]
 pub enum SwitchStep {
+    /// Make a folder; one of that name is a leftover and goes with all that is in it.
+    MakeFolder(String),
     SyncFolder(String),
-    WriteAndSync { name: String, text: String },
-    Rename { from: String, to: String },
+    WriteAndSync {
+        name: String,
+        text: String,
+    },
+    Rename {
+        from: String,
+        to: String,
+    },
     DeleteFolder(String),
 }
 
@@ -221,7 +229,9 @@ mod tests {
                     SwitchStep::DeleteFolder(name) => {
                         folders.retain(|&number| Current::folder(number) != *name)
                     }
-                    SwitchStep::SyncFolder(_) | SwitchStep::WriteAndSync { .. } => {}
+                    SwitchStep::MakeFolder(_)
+                    | SwitchStep::SyncFolder(_)
+                    | SwitchStep::WriteAndSync { .. } => {}
                 }
             }
             assert!(folders.contains(&current.generation), "after {crash} steps");

@@ -6,7 +6,8 @@
 //! and gives the entries back, what must be repaired, and whether the store epoch may stay.
 //!
 //! Reading order: `record` (the format) - `codec` (bytes) - `segment` (files) - `io`, `batch`, `writer` (the way out) - `compaction` (the circle) -
-//! `machine` (both together) - `recovery`, `scan` (the way back) - `generation` (folders and `CURRENT`).
+//! `machine` (both together) - `recovery`, `scan` (the way back) - `generation` (folders and `CURRENT`) -
+//! `disk` (what the server does with files).
 //!
 //! What must hold: a position that `safe` has reached survives what `appendfsync` promises to survive; a segment is unlinked
 //! only when all that still lives of it is durable elsewhere; nothing is cut off a log without being named.
@@ -14,6 +15,7 @@
 mod batch;
 mod codec;
 mod compaction;
+mod disk;
 mod generation;
 mod io;
 mod machine;
@@ -29,6 +31,7 @@ mod codec_tests;
 
 pub use codec::{BadRecord, image_bytes};
 pub use compaction::{Live, ObjectKey, Thresholds};
+pub use disk::{DiskTask, LogBoot, LogFolder};
 pub use generation::{Current, StartPlan, SwitchStep, discard_plan, plan_start, switch_off, switch_plan};
 pub use io::{Action, AppendFsync, Done, Io, IoError, Misconf, Position, Start, WriterOptions};
 pub use machine::{Event, Log};

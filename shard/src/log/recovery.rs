@@ -40,7 +40,7 @@ pub struct RecoveryOptions {
 }
 
 /// A segment's file as the folder lists it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundFile {
     /// Its number.
     pub number: u64,

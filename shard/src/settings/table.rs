@@ -17,7 +17,6 @@ const FILE: Access = Access::File;
 const G: Access = Access::Get;
 const GS: Access = Access::GetSet;
 
-const NO_LOG: &str = "no meaning: this version keeps no log";
 const NO_CLUSTER: &str = "no meaning: this version runs as a single node";
 const PATH: usize = 4096;
 
@@ -86,16 +85,17 @@ pub static TABLE: &[Setting] = &[
     row("latency-monitor-threshold", Kind::Integer(field!(latency_threshold_ms), 0, u32::MAX as u64), GS, "milliseconds from which an event is kept for LATENCY; 0: none is"),
 
     // Disk.
-    row("appendonly", Kind::Fixed("no", "this version keeps no log"), GS, "whether what is acknowledged is kept on disk"),
+    row("appendonly", Kind::YesNo(field!(appendonly)), GS, "whether what is acknowledged is kept on disk"),
     row("save", Kind::Fixed("", "there are no snapshots to save"), GS, "always empty: asked for by tools made for Redis"),
-    ignored("appendfsync", Form::Word(&["always", "everysec", "no"]), "everysec", GS, NO_LOG),
-    ignored("appendfilename", Form::Text, "disque.aof", FILE, NO_LOG),
-    ignored("no-appendfsync-on-rewrite", Form::YesNo, "no", G, NO_LOG),
-    ignored("auto-aof-rewrite-percentage", Form::Integer(0, i32::MAX as u64), "100", GS, NO_LOG),
-    ignored("auto-aof-rewrite-min-size", Form::Memory, "67108864", GS, NO_LOG),
-    ignored("aof-rewrite-incremental-fsync", Form::YesNo, "yes", GS, NO_LOG),
-    ignored("aof-load-truncated", Form::YesNo, "yes", GS, NO_LOG),
-    ignored("aof-enqueue-jobs-once", Form::YesNo, "no", GS, NO_LOG),
+    row("appendfsync", Kind::Word(field!(appendfsync), &["always", "everysec", "no"]), GS, "when what was written to the log is synced"),
+    ignored("appendfilename", Form::Text, "disque.aof", FILE, "no meaning: the log is a folder of segments for each generation"),
+    ignored("no-appendfsync-on-rewrite", Form::YesNo, "no", G, "no meaning: compaction does not hold up syncs"),
+    row("auto-aof-rewrite-percentage", Kind::Integer(field!(aof_rewrite_percentage), 0, i32::MAX as u64), GS, "how much larger than what lives in it the log may become; 0: never compacted by itself"),
+    row("auto-aof-rewrite-min-size", Kind::Memory(field!(aof_rewrite_min_bytes), 0), GS, "bytes of the log below which it is not compacted by itself"),
+    ignored("aof-rewrite-incremental-fsync", Form::YesNo, "yes", GS, "no meaning: the log is always compacted in small steps"),
+    row("aof-load-truncated", Kind::YesNo(field!(aof_load_truncated)), GS, "whether a torn tail of the log is cut at the start"),
+    row("aof-segment-size", Kind::Memory(field!(aof_segment_bytes), 64 << 10), G, "bytes of a segment of the log"),
+    ignored("aof-enqueue-jobs-once", Form::YesNo, "no", GS, "no meaning: a job handed out at most once is never handed out again by a restart"),
 
     // Cluster.
     row("cluster-config-file", Kind::Text(field!(cluster_config_file), PATH), FILE, "file that keeps the node's ID"),

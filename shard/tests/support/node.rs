@@ -88,6 +88,7 @@ impl<W: Watch> Node<W> {
                 node,
                 seed: chance,
                 hash_seed: seed,
+                log: shard::log::LogBoot::nothing(),
                 facts,
             };
             Shard::new(options, settings.clone(), now)
