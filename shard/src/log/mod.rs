@@ -32,7 +32,9 @@ mod codec_tests;
 pub use codec::{BadRecord, image_bytes};
 pub use compaction::{Live, ObjectKey, Thresholds};
 pub use disk::{DiskTask, LogBoot, LogFolder};
-pub use generation::{Current, StartPlan, SwitchStep, discard_plan, plan_start, switch_off, switch_plan};
+pub use generation::{
+    CURRENT, CURRENT_OFF, Current, StartPlan, SwitchStep, discard_plan, plan_start, switch_off, switch_plan,
+};
 pub use io::{Action, AppendFsync, Done, Io, IoError, Misconf, Position, Start, WriterOptions};
 pub use machine::{Event, Log};
 pub use record::{AckedImage, Entry, Holder, JobImage, KeptPlace, Meta, QueueImage, StateChange, WallMs};
