@@ -26,12 +26,15 @@ const HEARTBEAT_IDLE: Duration = Duration::from_millis(250);
 /// Long enough that a timer is not due already when it is asked for the first time: it would be no pause at all.
 const GLANCE: Duration = Duration::from_micros(2);
 
-/// Makes an executor on this thread, pinned to a CPU. Its thread for blocking calls may run anywhere.
+/// Threads for blocking calls: a write of the log and a sync go side by side, and whatever else there is does not hold them up.
+const BLOCKING_THREADS: usize = 3;
+
+/// Makes an executor on this thread, pinned to a CPU. Its threads for blocking calls may run anywhere.
 pub fn on_cpu(cpu: usize) -> Result<LocalExecutor, String> {
     LocalExecutorBuilder::new(Placement::Fixed(cpu))
         .io_memory(IO_MEMORY_BYTES)
         .preempt_timer(PREEMPTION)
-        .blocking_thread_pool_placement(PoolPlacement::Unbound(1))
+        .blocking_thread_pool_placement(PoolPlacement::Unbound(BLOCKING_THREADS))
         .make()
         .map_err(|error| error.to_string())
 }

@@ -1,10 +1,11 @@
 //! `shardq`, the server: a thread-per-core job-queue broker that speaks Disque's protocol.
 //!
 //! Everything that decides is in the crate `shard`; this one is the shell around it. Reading order: `config` (settings)
-//! - `node`, `executor` (boot, shutdown) - `worker` (one core's loop) - `net`, `wakeup` (sockets) - `mesh` (between cores) - `telemetry`, `process`.
+//! - `node`, `executor` (boot, shutdown) - `worker` (one core's loop) - `net`, `wakeup` (sockets) - `mesh` (between cores) - `log` (its files) - `telemetry`, `process`.
 
 mod config;
 mod executor;
+mod log;
 mod mesh;
 mod net;
 mod node;

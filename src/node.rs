@@ -8,7 +8,7 @@ mod probe;
 mod signals;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -25,11 +25,15 @@ use tracing::{info, warn};
 use crate::config::rewrite::ConfigFile;
 use crate::config::{Config, cpus};
 use crate::executor::Heartbeat;
+use crate::log::{self, Files, FolderLock};
 use crate::mesh::{self, Mesh};
 use crate::net::{Listener, Net};
 use crate::wakeup::Wakeup;
 use crate::worker::{Clock, Parts, Posts, Worker};
 use crate::{executor, process, telemetry};
+
+/// Where the log is kept: the working folder, whichever the setting `dir` makes it.
+const DATA_FOLDER: &str = ".";
 
 /// Why the node cannot start; each says what mends it.
 #[derive(Debug, Error)]
@@ -40,6 +44,9 @@ pub enum BootError {
     /// A port or a Unix socket cannot be had.
     #[error(transparent)]
     Listen(#[from] listen::ListenError),
+    /// The log keeps us from starting.
+    #[error(transparent)]
+    Log(#[from] log::LogError),
     /// A setting that only the server can check.
     #[error("{0}")]
     Setting(String),
@@ -84,20 +91,34 @@ pub fn run(config: Config) -> Result<(), BootError> {
         warn!("{warning}");
     }
     let cpus = place_shards(&settings)?;
-    settings.maxclients = probe::open_files(settings.maxclients)?;
+    let shards = ShardNo::try_from(cpus.len()).expect("checked against the limit");
+    let log_files = if settings.appendonly {
+        u64::from(shards) * log::MOST_OPEN
+    } else {
+        0
+    };
+    settings.maxclients = probe::open_files(settings.maxclients, log_files)?;
     probe::io_uring()?;
     probe::locked_memory()?;
     let (listeners, addresses) = listen::bind(&settings)?;
+    let unix_socket = listeners.iter().find_map(|listener| listener.unix_path.clone());
     let stop_requests = signals::watch()?;
+    // Late, since it may put a log aside; before the pidfile, which may be that of the server that holds the lock.
+    let lock = FolderLock::default();
+    let booted = log::boot(Path::new(DATA_FOLDER), settings.appendonly, shards, &lock);
+    let booted = booted.inspect_err(|_| remove_files(unix_socket.as_deref(), None))?;
     let pidfile = write_pidfile(&settings)?;
 
     let node = Node {
-        options: options(&cpus, file.as_ref().map_or("", |(path, _)| path)),
+        options: ShardOptions {
+            log: booted,
+            ..options(shards, file.as_ref().map_or("", |(path, _)| path))
+        },
         settings,
         clock: Clock::start(),
         config_file: file.map(|(_, file)| file),
+        lock,
     };
-    let unix_socket = listeners.iter().find_map(|listener| listener.unix_path.clone());
     let ended = node.start_shards(&cpus, listeners, stop_requests)?;
     info!(
         "shardq {} ready on {}; {} shards on CPUs {}, pid {}",
@@ -121,6 +142,7 @@ struct Node {
     settings: Settings,
     clock: Clock,
     config_file: Option<ConfigFile>,
+    lock: FolderLock,
 }
 
 impl Node {
@@ -146,6 +168,7 @@ impl Node {
                 settings: self.settings.clone(),
                 clock: self.clock,
                 config_file: self.config_file.clone(),
+                lock: self.lock.clone(),
                 mesh: mesh.clone(),
                 of_shard_0: of_shard_0.take(),
             };
@@ -176,6 +199,7 @@ struct Seat {
     settings: Settings,
     clock: Clock,
     config_file: Option<ConfigFile>,
+    lock: FolderLock,
     mesh: mesh::Builder,
     of_shard_0: Option<(Vec<Listener>, signals::StopRequests)>,
 }
@@ -218,6 +242,7 @@ impl Seat {
             posts,
             wakeup,
             config_file: self.config_file,
+            files: Files::new(Path::new(DATA_FOLDER), self.lock),
             heartbeat,
         })
         .run()
@@ -278,11 +303,11 @@ fn place_shards(settings: &Settings) -> Result<Vec<usize>, BootError> {
     Ok(chosen.iter().copied().cycle().take(count).collect())
 }
 
-fn options(cpus: &[usize], config_file: &str) -> ShardOptions {
+fn options(shards: u16, config_file: &str) -> ShardOptions {
     let [node, run_id] = [random(), random()].map(|bytes| bytes.unwrap_or([0; 20]));
     ShardOptions {
         shard: 0,
-        shards: ShardNo::try_from(cpus.len()).expect("checked against the limit"),
+        shards,
         node: NodeId::from_bytes(node),
         seed: [0; 32],
         hash_seed: random().map(u64::from_le_bytes).unwrap_or(0),

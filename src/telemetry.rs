@@ -62,6 +62,13 @@ pub fn log(level: LogLevel, text: &str) {
     }
 }
 
+/// Ends the process at once with exit code 1: what it knows can no longer be trusted, so it writes nothing more, not even what an orderly stop writes.
+pub fn die(why: &str) -> ! {
+    error!("stopped: {why}");
+    eprintln!("shardq {} stops: {why}", env!("CARGO_PKG_VERSION"));
+    std::process::exit(1)
+}
+
 /// Our own lines at the level asked for; those of libraries only when they warn, except under `trace`.
 fn targets(loglevel: &str) -> Targets {
     let level = match loglevel {

@@ -20,12 +20,14 @@ use bytes::Bytes;
 use glommio::timer::Timer;
 use shard::clock::Now;
 use shard::input::{Effect, Input, Told};
+use shard::log::{Done, IoError};
 use shard::message::{SessionId, Ticket};
 use shard::shard::Shard;
 use shard::slot::ShardNo;
 
 use crate::config::rewrite::ConfigFile;
 use crate::executor::{Heartbeat, look_at_rings};
+use crate::log::Files;
 use crate::mesh::{Envelope, Mesh};
 use crate::net::{Arrival, Event, Net};
 use crate::wakeup::Wakeup;
@@ -73,6 +75,13 @@ impl Clock {
 pub enum Post {
     /// An answer to a question of the shard.
     Told(Ticket, Told),
+    /// The end of a task with the log's files.
+    Disk {
+        /// Its number.
+        id: u64,
+        /// How it ended.
+        result: Result<Done, IoError>,
+    },
     /// A signal asks the node to stop.
     Stop,
 }
@@ -111,6 +120,7 @@ pub struct Worker {
     posts: Posts,
     wakeup: Arc<Wakeup>,
     config_file: Option<ConfigFile>,
+    files: Arc<Files>,
     heartbeat: Heartbeat,
     /// Shard 0: accepted connections that the shard has not placed yet.
     waiting: HashMap<u64, Arrival>,
@@ -143,6 +153,8 @@ pub struct Parts {
     pub wakeup: Arc<Wakeup>,
     /// What CONFIG REWRITE writes.
     pub config_file: Option<ConfigFile>,
+    /// Its log's files.
+    pub files: Files,
     /// Keeps its executor awake.
     pub heartbeat: Heartbeat,
 }
@@ -160,6 +172,7 @@ impl Worker {
             posts: parts.posts,
             wakeup: parts.wakeup,
             config_file: parts.config_file,
+            files: Arc::new(parts.files),
             heartbeat: parts.heartbeat,
             waiting: HashMap::new(),
             next_connection: 0,
@@ -230,6 +243,7 @@ impl Worker {
             let now = self.clock.now();
             match post {
                 Post::Told(ticket, told) => self.step(now, Input::Told { ticket, told }),
+                Post::Disk { id, result } => self.step(now, Input::Disk { id, result }),
                 Post::Stop => self.step(now, Input::Stop),
             }
         }

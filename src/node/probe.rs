@@ -39,10 +39,10 @@ pub enum ProbeError {
     LockedMemory { limit: u64 },
     /// Too few files may be open.
     #[error(
-        "only {limit} files may be open, and {RESERVED_FILES} of them are not for clients.\n  Raise it: `ulimit -n 65536` in the shell that starts shardq, \
+        "only {limit} files may be open, and {reserved} of them are not for clients.\n  Raise it: `ulimit -n 65536` in the shell that starts shardq, \
          `LimitNOFILE=65536` in a systemd unit, `docker run --ulimit nofile=65536:65536 ...`."
     )]
-    OpenFiles { limit: u64 },
+    OpenFiles { limit: u64, reserved: u64 },
     /// A limit cannot be read.
     #[error("cannot read a resource limit: {0}")]
     Limit(io::Error),
@@ -74,17 +74,18 @@ pub(super) fn locked_memory() -> Result<(), ProbeError> {
     Ok(())
 }
 
-/// Raises the limit on open files as far as it goes; returns how many clients fit.
-pub(super) fn open_files(maxclients: u64) -> Result<u64, ProbeError> {
+/// Raises the limit on open files as far as it goes; returns how many clients fit beside the files of the log.
+pub(super) fn open_files(maxclients: u64, log_files: u64) -> Result<u64, ProbeError> {
     let limit = raise(libc::RLIMIT_NOFILE)?;
-    if limit <= RESERVED_FILES {
-        return Err(ProbeError::OpenFiles { limit });
+    let reserved = RESERVED_FILES + log_files;
+    if limit <= reserved {
+        return Err(ProbeError::OpenFiles { limit, reserved });
     }
-    let clients = maxclients.min(limit - RESERVED_FILES);
+    let clients = maxclients.min(limit - reserved);
     if clients < maxclients {
         warn!(
             "maxclients is lowered from {maxclients} to {clients}: only {limit} files may be open. More: `ulimit -n {}`",
-            maxclients.saturating_add(RESERVED_FILES)
+            maxclients.saturating_add(reserved)
         );
     }
     Ok(clients)
@@ -153,8 +154,9 @@ mod tests {
 
     #[test]
     fn clients_fit_into_the_open_files() {
-        let clients = open_files(u64::MAX).unwrap();
+        let clients = open_files(u64::MAX, 0).unwrap();
         assert!(clients > 0 && clients < u64::MAX);
-        assert_eq!(open_files(1).unwrap(), 1);
+        assert_eq!(open_files(u64::MAX, 5).unwrap(), clients - 5);
+        assert_eq!(open_files(1, 0).unwrap(), 1);
     }
 }

@@ -1,10 +1,12 @@
 //! What the state machine wants done, and how it is done.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use shard::clock::Now;
 use shard::error::CommandError;
 use shard::input::{ConnectionId, Effect, Question, Told};
+use shard::log::DiskTask;
 use shard::message::Ticket;
 use tracing::warn;
 
@@ -55,8 +57,8 @@ impl Worker {
             Effect::Log { level, text } => telemetry::log(level, &text),
             Effect::StopListening => self.net.stop_listening(),
             Effect::Stopped => self.ends_at_us = Some(now.mono_us + STOP_FLUSH_US),
-            Effect::Disk { id, task } => unreachable!("{id} {task:?}: appendonly is refused at the start"),
-            Effect::Die { why } => unreachable!("{why}"),
+            Effect::Disk { id, task } => self.perform_task(id, task),
+            Effect::Die { why } => telemetry::die(&why),
             Effect::Crash => std::process::abort(),
         }
     }
@@ -106,6 +108,19 @@ impl Worker {
                 CommandError::other(format!("Rewriting config file: {error}"))
             });
             posts.post(Post::Told(ticket, Told::Rewritten(told)));
+        })
+        .detach();
+    }
+
+    /// Does something with the log's files on a thread for blocking calls, beside all else. A shard that has stopped has seen the
+    /// ends of all its tasks.
+    fn perform_task(&self, id: u64, task: DiskTask) {
+        let (files, posts) = (Arc::clone(&self.files), self.posts.clone());
+        glommio::spawn_local(async move {
+            let result = glommio::executor()
+                .spawn_blocking(move || files.perform(task))
+                .await;
+            posts.post(Post::Disk { id, result });
         })
         .detach();
     }

@@ -1,0 +1,27 @@
+//! The files of the log: what the shards decide about them is done here, on threads that may wait for a disk.
+//!
+//! The crate `shard` says what is to be written, synced, unlinked and renamed, and in which order; nothing here decides
+//! about that, and no byte of a record is understood. Before the shards start, [`boot`] finds out what the data folder
+//! holds; then [`Files`] performs their tasks. The data folder is the working folder of the process.
+//!
+//! Reading order: `boot` - `lock` - `files`, `repair`, `generations` (tasks) - `handles` (open segments) - `system` (calls).
+
+mod boot;
+mod files;
+mod generations;
+mod handles;
+mod lock;
+mod repair;
+mod system;
+
+#[cfg(test)]
+mod boot_tests;
+#[cfg(test)]
+mod files_tests;
+#[cfg(test)]
+mod test_folder;
+
+pub use boot::{LogError, boot};
+pub use files::Files;
+pub use handles::MOST_OPEN;
+pub use lock::FolderLock;

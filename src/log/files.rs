@@ -1,0 +1,173 @@
+//! A shard's segments: made, written, synced, read and unlinked as its state machine asks for.
+//!
+//! Tasks of a shard may run beside one another, on several threads. Only the table of open descriptors is shared between
+//! them, and never held during a call that waits for a disk.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use shard::log::{Action, Current, DiskTask, Done, FileName, IoError, LogFolder};
+use tracing::warn;
+
+use super::generations;
+use super::handles::{Handles, Key};
+use super::lock::FolderLock;
+use super::system::{allocate, create_new, failed, read_at, show, sync_folder, unless_gone, write_chunks};
+
+/// The log's files, as a shard sees them.
+#[derive(Debug)]
+pub struct Files {
+    root: PathBuf,
+    lock: FolderLock,
+    handles: Mutex<Handles>,
+}
+
+impl Files {
+    /// Those in this data folder.
+    pub fn new(root: &Path, lock: FolderLock) -> Self {
+        Self {
+            root: root.to_owned(),
+            lock,
+            handles: Mutex::default(),
+        }
+    }
+
+    /// Performs a task; it may wait for the disk.
+    pub fn perform(&self, task: DiskTask) -> Result<Done, IoError> {
+        match task {
+            DiskTask::Segment(folder, action) => return self.act(folder, action),
+            DiskTask::Repair(folder, step) => self.repair(folder, &step)?,
+            DiskTask::Generation(step) => generations::perform(&self.root, &self.lock, &step)?,
+        }
+        Ok(Done::Done)
+    }
+
+    fn act(&self, folder: LogFolder, action: Action) -> Result<Done, IoError> {
+        match action {
+            Action::Create {
+                segment,
+                bytes,
+                header,
+                replaces,
+            } => {
+                for replaced in replaces {
+                    self.lock_handles().replace(key(folder, replaced));
+                    self.unlink(folder, replaced)?;
+                }
+                self.create(folder, segment, bytes, &header)?;
+            }
+            Action::Write {
+                segment,
+                offset,
+                chunks,
+            } => {
+                self.write(folder, segment, "write", |file| {
+                    write_chunks(file, offset, &chunks)
+                })?;
+            }
+            Action::Sync { segment } => self.sync(folder, segment, File::sync_data)?,
+            Action::Read {
+                segment,
+                offset,
+                bytes,
+            } => return self.read(folder, segment, offset, bytes),
+            Action::Unlink { segment } => self.unlink(folder, segment)?,
+            Action::SyncFolder => sync_folder(&self.folder(folder))?,
+        }
+        Ok(Done::Done)
+    }
+
+    fn create(&self, folder: LogFolder, segment: u64, bytes: u64, header: &[u8; 64]) -> Result<(), IoError> {
+        let path = self.path(folder, segment);
+        unless_gone(fs::remove_file(&path)).map_err(failed("replace", &path))?;
+        let file = create_new(&path).map_err(failed("create", &path))?;
+        let made = allocate(&file, bytes)
+            .map_err(failed("allocate", &path))
+            .and_then(|()| fill_header(&file, header).map_err(failed("write the header of", &path)))
+            .and_then(|()| sync_folder(&self.folder(folder)));
+        let is_kept = made.is_ok() && self.lock_handles().keep(key(folder, segment), file);
+        if !is_kept && let Err(error) = unless_gone(fs::remove_file(&path)) {
+            warn!("cannot remove the segment {}: {error}", show(&path));
+        }
+        made
+    }
+
+    fn read(&self, folder: LogFolder, segment: u64, offset: u64, bytes: u64) -> Result<Done, IoError> {
+        let path = self.path(folder, segment);
+        let file = self.lock_handles().for_read(key(folder, segment), &path);
+        let read = file.and_then(|file| read_at(&file, offset, bytes));
+        read.map(|bytes| Done::Read(Bytes::from(bytes)))
+            .map_err(failed("read", &path))
+    }
+
+    /// Changes the segment's file: a write or a cut.
+    pub(super) fn write(
+        &self,
+        folder: LogFolder,
+        segment: u64,
+        what: &str,
+        write: impl FnOnce(&File) -> io::Result<()>,
+    ) -> Result<(), IoError> {
+        let (key, path) = (key(folder, segment), self.path(folder, segment));
+        let opened = self.lock_handles().for_write(key, &path);
+        let file = opened.map_err(failed("open", &path))?;
+        let written = write(&file);
+        self.lock_handles().wrote(key);
+        written.map_err(failed(what, &path))
+    }
+
+    pub(super) fn sync(
+        &self,
+        folder: LogFolder,
+        segment: u64,
+        sync: impl FnOnce(&File) -> io::Result<()>,
+    ) -> Result<(), IoError> {
+        let (key, path) = (key(folder, segment), self.path(folder, segment));
+        let opened = self.lock_handles().for_sync(key, &path);
+        let (file, covered) = opened.map_err(failed("open", &path))?;
+        sync(&file).map_err(failed("sync", &path))?;
+        self.lock_handles().synced(key, covered);
+        Ok(())
+    }
+
+    /// Unlinks the segment's file; one that is gone already is as it should be.
+    pub(super) fn unlink(&self, folder: LogFolder, segment: u64) -> Result<(), IoError> {
+        let path = self.path(folder, segment);
+        unless_gone(fs::remove_file(&path)).map_err(failed("unlink", &path))?;
+        self.close(folder, segment);
+        Ok(())
+    }
+
+    pub(super) fn close(&self, folder: LogFolder, segment: u64) {
+        self.lock_handles().close(key(folder, segment));
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(super) fn folder(&self, folder: LogFolder) -> PathBuf {
+        self.root.join(Current::folder(folder.generation))
+    }
+
+    pub(super) fn path(&self, folder: LogFolder, segment: u64) -> PathBuf {
+        self.folder(folder).join(FileName::of(folder.shard, segment))
+    }
+
+    fn lock_handles(&self) -> MutexGuard<'_, Handles> {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn key(folder: LogFolder, segment: u64) -> Key {
+    Key { folder, segment }
+}
+
+fn fill_header(file: &File, header: &[u8; 64]) -> io::Result<()> {
+    use std::os::unix::fs::FileExt;
+    file.write_all_at(header, 0)?;
+    file.sync_all()
+}
