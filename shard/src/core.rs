@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::clock::{Mono, Now};
 use crate::commands::view::Part;
 use crate::commands::{Flags, Gather, Request, monitor};
-use crate::home::Home;
+use crate::home::{Held, Home};
 use crate::id::NodeId;
 use crate::input::Effect;
 use crate::limits;
@@ -55,7 +55,7 @@ pub struct Core {
     /// Late answers of this shard to its own sessions.
     pub(crate) ends: VecDeque<(Ticket, Answer)>,
     /// Scratch, kept for its capacity.
-    pub(crate) home_ends: Vec<(Ticket, Answer)>,
+    pub(crate) home_ends: Vec<Held>,
     /// Parts about this shard that its own sessions asked for.
     pub(crate) gathers: VecDeque<(ShardNo, Ticket, Gather)>,
     /// Sessions to be run in the next tick.
@@ -222,11 +222,18 @@ impl Core {
     pub(crate) fn take_home_ends(&mut self) {
         let mut ends = std::mem::take(&mut self.home_ends);
         self.home.take_ends(&mut ends);
-        for (ticket, answer) in ends.drain(..) {
-            if ticket.shard == self.shard {
-                self.ends.push_back((ticket, answer));
-            } else {
-                self.mesh.send(ticket.shard, Message::Late { ticket, answer });
+        for end in ends.drain(..) {
+            match end {
+                Held::Answer(ticket, answer) if ticket.shard == self.shard => {
+                    self.ends.push_back((ticket, answer));
+                }
+                Held::Answer(ticket, answer) => {
+                    self.mesh.send(ticket.shard, Message::Late { ticket, answer });
+                }
+                Held::Change(number, result) => {
+                    let result = result.map(|()| 0);
+                    self.send_node(0, NodeMessage::Applied { number, result });
+                }
             }
         }
         self.home_ends = ends;
@@ -239,8 +246,7 @@ impl Core {
         }
         match message {
             Message::Claim { ticket, ids } => {
-                let answer = self.home.claim(now, ticket, &ids);
-                self.ends.push_back((ticket, answer));
+                self.home.claim(now, ticket, &ids);
             }
             Message::Cancel { ticket } => self.home.cancel(now, ticket),
             other => unreachable!("{other:?} is not sent this way"),

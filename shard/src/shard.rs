@@ -321,8 +321,7 @@ impl Shard {
             }
             Message::Late { ticket, answer } => self.answered(now, from, ticket, answer, false),
             Message::Claim { ticket, ids } => {
-                let answer = self.core.home.claim(now, ticket, &ids);
-                self.core.mesh.send(from, Message::Late { ticket, answer });
+                self.core.home.claim(now, ticket, &ids);
             }
             Message::Cancel { ticket } => self.core.home.cancel(now, ticket),
             Message::Undelivered { jobs } => self.core.home.undelivered(now, &jobs),
@@ -539,7 +538,7 @@ impl Shard {
         match message {
             NodeMessage::Ask { ticket, change } => coordinator.ask(ticket, change, &mut send),
             NodeMessage::Stop => coordinator.ask(None, Change::Shutdown, &mut send),
-            NodeMessage::Applied { number, count } => coordinator.applied(number, count, &mut send),
+            NodeMessage::Applied { number, result } => coordinator.applied(number, result, &mut send),
             NodeMessage::Ended { sessions } => coordinator.ended(from, sessions),
             NodeMessage::WantMemory { bytes, urgent } => {
                 coordinator.want_memory(from, bytes, urgent, &mut send)

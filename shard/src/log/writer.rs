@@ -225,7 +225,12 @@ impl Writer {
 
     /// Why an entry cannot be taken at present.
     pub fn refuses(&self, entry: &Entry) -> Option<Misconf> {
-        if entry.frees_space() && self.pending_bytes() < 2 * PENDING_BYTES {
+        self.refuses_raw(entry.frees_space(), raw_bytes(entry))
+    }
+
+    /// The same for an entry of which only this is known: whether it frees space, and the bytes of what is raw in it.
+    pub fn refuses_raw(&self, frees_space: bool, raw_bytes: usize) -> Option<Misconf> {
+        if frees_space && self.pending_bytes() < 2 * PENDING_BYTES {
             return None;
         }
         if let Some(repair) = &self.repair {
@@ -237,7 +242,7 @@ impl Writer {
             ));
         }
         let trouble = self.trouble.as_ref()?;
-        let bytes = upper_bound(entry) + self.group_bytes();
+        let bytes = upper_bound(raw_bytes) + self.group_bytes();
         let fits = self.segments.back().is_some_and(|active| active.room() >= bytes);
         let oversize = FIRST_RECORD + META_BYTES + bytes > self.options.segment_bytes;
         if fits || (self.spares.len() > self.options.reserve && !oversize) {
@@ -273,6 +278,11 @@ impl Writer {
     /// Whether the first record of this process is durable: nothing may be told before.
     pub fn started(&self) -> bool {
         self.durable() >= Position(1)
+    }
+
+    /// The present `appendfsync`.
+    pub fn fsync(&self) -> AppendFsync {
+        self.fsync
     }
 
     /// `CONFIG SET appendfsync`. Leaving `always` takes effect when the log says so durably.
@@ -447,14 +457,17 @@ impl Writer {
 }
 
 /// At least as many bytes as the record of an entry takes, the head of a segment included.
-fn upper_bound(entry: &Entry) -> u64 {
-    let raw = match entry {
+fn upper_bound(raw_bytes: usize) -> u64 {
+    raw_bytes as u64 + 256 + META_BYTES
+}
+
+fn raw_bytes(entry: &Entry) -> usize {
+    match entry {
         Entry::Added(image) | Entry::JobSnapshot(image) => {
             image.queue.len() + image.body.len() + 28 * image.holders.len()
         }
         Entry::Queue(image) | Entry::QueueSnapshot(image) => image.name.len(),
         Entry::Acked(image) | Entry::AckedSnapshot(image) => 28 * image.holders.len(),
         Entry::State(_) | Entry::Gone(_) | Entry::Flushed | Entry::Meta(_) => 0,
-    };
-    raw as u64 + 256 + META_BYTES
+    }
 }

@@ -27,7 +27,7 @@ struct UnderWay {
     /// Who waits; nobody when a signal asked.
     ticket: Option<Ticket>,
     shards_left: u16,
-    sum: i64,
+    sum: Result<i64, CommandError>,
     shutdown: bool,
 }
 
@@ -82,7 +82,7 @@ impl Coordinator {
             UnderWay {
                 ticket,
                 shards_left: self.shards,
-                sum: 0,
+                sum: Ok(0),
                 shutdown,
             },
         );
@@ -98,12 +98,20 @@ impl Coordinator {
     }
 
     /// A shard has made a change.
-    pub fn applied(&mut self, number: u64, count: i64, send: &mut impl FnMut(ShardNo, NodeMessage)) {
+    pub fn applied(
+        &mut self,
+        number: u64,
+        result: Result<i64, CommandError>,
+        send: &mut impl FnMut(ShardNo, NodeMessage),
+    ) {
         let change = self
             .changes
             .get_mut(&number)
             .expect("a change is applied once per shard");
-        change.sum += count;
+        change.sum = match (change.sum.clone(), result) {
+            (Ok(sum), Ok(count)) => Ok(sum + count),
+            (Err(error), _) | (Ok(_), Err(error)) => Err(error),
+        };
         change.shards_left -= 1;
         if change.shards_left > 0 {
             return;
@@ -112,7 +120,7 @@ impl Coordinator {
         if change.shutdown {
             (0..self.shards).for_each(|shard| send(shard, NodeMessage::Exit));
         } else {
-            self.answer(change.ticket, Ok(change.sum), send);
+            self.answer(change.ticket, change.sum, send);
         }
     }
 

@@ -74,8 +74,8 @@ pub enum NodeMessage {
     Applied {
         /// Number of the change.
         number: u64,
-        /// What it counted.
-        count: i64,
+        /// What it counted, or why it could not be made here.
+        result: Result<i64, CommandError>,
     },
     /// From shard 0 to the session's shard: done everywhere.
     Changed {

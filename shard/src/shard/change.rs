@@ -16,8 +16,11 @@ impl Shard {
         let count = match change {
             Change::Settings(pairs) => self.change_settings(now, &pairs),
             Change::FlushAll => {
-                self.core.home.flush(now);
-                0
+                if self.core.home.log_flush(now, number) {
+                    self.core.home.flush(now);
+                }
+                // Home says when it is done.
+                return;
             }
             Change::KillClients(filter) => {
                 let killed = self.sessions_where(|session| client::fits(&filter, session));
@@ -56,7 +59,8 @@ impl Shard {
             Change::ResetLatency(events) => self.core.stats.latency.reset(&events),
             Change::Shutdown => return self.begin_stop(now, number),
         };
-        self.core.send_node(0, NodeMessage::Applied { number, count });
+        let result = Ok(count);
+        self.core.send_node(0, NodeMessage::Applied { number, result });
     }
 
     fn change_settings(&mut self, now: Now, pairs: &[(&'static str, String)]) -> i64 {
@@ -153,7 +157,13 @@ impl Shard {
             && let Some(number) = self.core.stopping
             && !std::mem::replace(&mut self.stopped, true)
         {
-            self.core.send_node(0, NodeMessage::Applied { number, count: 0 });
+            self.core.send_node(
+                0,
+                NodeMessage::Applied {
+                    number,
+                    result: Ok(0),
+                },
+            );
         }
     }
 
