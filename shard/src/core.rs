@@ -20,7 +20,7 @@ use crate::session::{ClientInfo, Session};
 use crate::settings::Settings;
 use crate::shard::NodeFacts;
 use crate::slot::ShardNo;
-use crate::stats::{Gauges, ShardStats, Statistics};
+use crate::stats::{Gauges, Loading, ShardStats, Statistics};
 use crate::structures::timers::{TimerKey, Timers};
 use crate::wire::{Args, Blob};
 
@@ -64,6 +64,8 @@ pub struct Core {
     pub(crate) closing: Vec<SessionId>,
     /// Jobs that were handed out in vain and are still to be told to their home shards.
     pub(crate) returns: VecDeque<Handed>,
+    /// The log is being loaded: how far.
+    pub loading: Option<Loading>,
     pub(crate) pause: Option<ClientPause>,
     pub(crate) feed: Feed,
     /// The node stops: number of the change that says so.
@@ -88,6 +90,8 @@ pub(crate) enum SessionTimer {
     Pause,
     /// The node stops and has waited long enough for clients to read.
     Stop,
+    /// The shard ends and has waited long enough for its log.
+    LogStop,
 }
 
 /// CLIENT PAUSE.

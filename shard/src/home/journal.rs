@@ -111,6 +111,8 @@ pub struct Journal {
     populating: Option<Populating>,
     /// Where the snapshots of a new log end, once they are all appended.
     populated: Option<Position>,
+    /// An orderly stop: nothing is written any more.
+    stopped: bool,
     /// RETRY 0 jobs that were brought back while the log refused to hear of it.
     unwritten: VecDeque<JobId>,
     /// A RETRY 0 job could not be handed out since the log refused it.
@@ -132,11 +134,6 @@ impl Journal {
     /// Entries of this input are of this time.
     pub fn begin(&mut self, now: Now) {
         self.now = now;
-    }
-
-    /// Whether there is a log.
-    pub fn is_on(&self) -> bool {
-        self.log.is_some()
     }
 
     pub fn added(&mut self, job: &Job, key: u32, queue: &Blob) {
@@ -272,6 +269,9 @@ impl Journal {
 
     /// A refused entry is one that its caller asked about before, or that may be left out.
     fn append(&mut self, entry: &Entry) -> Option<Position> {
+        if self.stopped {
+            return None;
+        }
         self.log.as_mut()?.append(entry).ok()
     }
 
@@ -374,9 +374,33 @@ impl Home {
         self.journal.release(&mut self.ends);
     }
 
+    /// An orderly stop: what nobody was told is undone, and the log gets its last mark; its position.
+    pub fn stop_log(&mut self, now: Now) -> Position {
+        self.journal.begin(now);
+        for list in 0..self.journal.waiting.len() {
+            for waiting in std::mem::take(&mut self.journal.waiting[list]) {
+                if let Held::Answer(_, Answer::Jobs(jobs)) = waiting.held {
+                    jobs.iter().for_each(|job| self.put_back(now.mono(), job.handed));
+                }
+            }
+        }
+        self.journal.stopped = true;
+        self.journal.log.as_mut().expect("there is a log").stop()
+    }
+
     /// The log, while there is one.
     pub fn log(&self) -> Option<&Log> {
         self.journal.log.as_ref()
+    }
+
+    /// What all that lives would take in the log, bytes.
+    pub fn log_live_bytes(&self) -> u64 {
+        self.stock.log_bytes
+    }
+
+    /// Answers that wait for the log.
+    pub fn answers_kept_back(&self) -> u64 {
+        self.journal.waiting.iter().map(|list| list.len() as u64).sum()
     }
 
     /// The log, for its settings and its end.
@@ -410,8 +434,10 @@ impl Home {
             return turn;
         }
         self.journal.begin(now);
-        self.write_unwritten(now.mono());
-        self.populate(now);
+        if !self.journal.stopped {
+            self.write_unwritten(now.mono());
+            self.populate(now);
+        }
         let Self {
             journal,
             stock,
@@ -420,7 +446,7 @@ impl Home {
         } = self;
         let (shards, hasher) = (options.shards, &self.hasher);
         let log = journal.log.as_mut().expect("there is a log");
-        if journal.populating.is_none() {
+        if journal.populating.is_none() && !journal.stopped {
             log.compact(
                 now,
                 &mut Lives {
@@ -438,7 +464,7 @@ impl Home {
     }
 
     /// When the log is to be looked after although nothing happened.
-    pub(super) fn log_deadline(&self) -> Option<Mono> {
+    pub fn log_deadline(&self) -> Option<Mono> {
         let log = self.journal.log.as_ref()?;
         let busy = self.journal.populating.is_some() && log.pending_bytes() <= PENDING_BYTES;
         let unwritten = !self.journal.unwritten.is_empty() && log.refuses_raw(false, 0).is_none();

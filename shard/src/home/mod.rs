@@ -250,6 +250,11 @@ impl Home {
         JobId::new(self.options.node, slot, random, u64::from(ttl_s), at_least_once)
     }
 
+    /// The newest creation stamp.
+    pub fn last_ctime(&self) -> u64 {
+        self.last_ctime
+    }
+
     /// The creation stamp of a new job: it never goes back, whatever the wall clock does.
     pub(crate) fn next_ctime(&mut self, now: Now) -> u64 {
         self.last_ctime = (now.wall_ms() * 1_000_000).max(self.last_ctime + 1);

@@ -140,10 +140,6 @@ impl Home {
         &self.stock.queues[key]
     }
 
-    pub(crate) fn queue_mut(&mut self, key: u32) -> &mut Queue {
-        &mut self.stock.queues[key]
-    }
-
     /// The job of this ID. One whose life is over is removed here and now, whenever its timer will fire.
     pub(crate) fn find_job(&mut self, now: Mono, id: &JobId) -> Option<u32> {
         let slot = id.slot();
