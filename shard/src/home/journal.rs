@@ -551,14 +551,13 @@ impl Home {
                         Held::Answer(ticket, Answer::Jobs(jobs)) => {
                             let (ticket, handed) = (*ticket, std::mem::take(jobs));
                             let (jobs, need) = self.still_handed_out(now, handed);
-                            waiting.need = need;
-                            let refused = jobs.is_empty();
-                            waiting.held = Held::Answer(ticket, Answer::Jobs(jobs));
-                            self.journal.waiting[list].push_back(waiting);
-                            if refused {
+                            if jobs.is_empty() {
+                                self.ends.push(Held::Answer(ticket, Answer::Jobs(jobs)));
                                 self.wait_again(now.mono(), ticket);
+                                continue;
                             }
-                            continue;
+                            waiting.need = need;
+                            waiting.held = Held::Answer(ticket, Answer::Jobs(jobs));
                         }
                         Held::Answer(_, answer) => *answer = Answer::Error(misconf()),
                         Held::Change(_, result) => *result = Err(misconf()),

@@ -156,7 +156,11 @@ pub struct Writer {
     written: Position,
     /// Place and position up to which everything is synced.
     durable: (u64, Position),
+    /// A sync was asked for up to here; the next one starts when `due` is written.
     wanted: Position,
+    due: Position,
+    /// Up to where the last sync went that was started.
+    sync_started_up_to: Position,
     sync_started_at: Mono,
     repair: Option<Repair>,
     trouble: Option<Trouble>,
@@ -194,6 +198,8 @@ impl Writer {
             written: Position(0),
             durable: (start.place, Position(0)),
             wanted: Position(1),
+            due: Position(1),
+            sync_started_up_to: Position(0),
             sync_started_at: start.now.mono(),
             repair: None,
             trouble: None,
@@ -268,6 +274,9 @@ impl Writer {
     /// A sync as soon as possible for what was appended so far, one for all that ask.
     pub fn request_sync(&mut self) {
         self.wanted = self.appended;
+        if self.due <= self.sync_started_up_to {
+            self.due = self.wanted;
+        }
     }
 
     /// Number of the newest entry.
@@ -290,11 +299,9 @@ impl Writer {
         if fsync == AppendFsync::Always || !self.meta.always {
             self.relaxing = None;
             self.fsync = fsync;
-            self.wanted = if fsync == AppendFsync::Always {
-                self.appended
-            } else {
-                self.wanted
-            };
+            if fsync == AppendFsync::Always {
+                self.request_sync();
+            }
         } else {
             self.relaxing = Some((fsync, None));
         }
