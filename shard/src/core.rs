@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::clock::{Mono, Now};
 use crate::commands::view::Part;
 use crate::commands::{Flags, Gather, Request, monitor};
-use crate::home::Home;
+use crate::home::{Held, Home};
 use crate::id::NodeId;
 use crate::input::Effect;
 use crate::limits;
@@ -20,7 +20,7 @@ use crate::session::{ClientInfo, Session};
 use crate::settings::Settings;
 use crate::shard::NodeFacts;
 use crate::slot::ShardNo;
-use crate::stats::{Gauges, ShardStats, Statistics};
+use crate::stats::{Gauges, Loading, ShardStats, Statistics};
 use crate::structures::timers::{TimerKey, Timers};
 use crate::wire::{Args, Blob};
 
@@ -55,7 +55,7 @@ pub struct Core {
     /// Late answers of this shard to its own sessions.
     pub(crate) ends: VecDeque<(Ticket, Answer)>,
     /// Scratch, kept for its capacity.
-    pub(crate) home_ends: Vec<(Ticket, Answer)>,
+    pub(crate) home_ends: Vec<Held>,
     /// Parts about this shard that its own sessions asked for.
     pub(crate) gathers: VecDeque<(ShardNo, Ticket, Gather)>,
     /// Sessions to be run in the next tick.
@@ -64,6 +64,8 @@ pub struct Core {
     pub(crate) closing: Vec<SessionId>,
     /// Jobs that were handed out in vain and are still to be told to their home shards.
     pub(crate) returns: VecDeque<Handed>,
+    /// The log is being loaded: how far.
+    pub loading: Option<Loading>,
     pub(crate) pause: Option<ClientPause>,
     pub(crate) feed: Feed,
     /// The node stops: number of the change that says so.
@@ -88,6 +90,8 @@ pub(crate) enum SessionTimer {
     Pause,
     /// The node stops and has waited long enough for clients to read.
     Stop,
+    /// The shard ends and has waited long enough for its log.
+    LogStop,
 }
 
 /// CLIENT PAUSE.
@@ -222,11 +226,18 @@ impl Core {
     pub(crate) fn take_home_ends(&mut self) {
         let mut ends = std::mem::take(&mut self.home_ends);
         self.home.take_ends(&mut ends);
-        for (ticket, answer) in ends.drain(..) {
-            if ticket.shard == self.shard {
-                self.ends.push_back((ticket, answer));
-            } else {
-                self.mesh.send(ticket.shard, Message::Late { ticket, answer });
+        for end in ends.drain(..) {
+            match end {
+                Held::Answer(ticket, answer) if ticket.shard == self.shard => {
+                    self.ends.push_back((ticket, answer));
+                }
+                Held::Answer(ticket, answer) => {
+                    self.mesh.send(ticket.shard, Message::Late { ticket, answer });
+                }
+                Held::Change(number, result) => {
+                    let result = result.map(|()| 0);
+                    self.send_node(0, NodeMessage::Applied { number, result });
+                }
             }
         }
         self.home_ends = ends;
@@ -239,8 +250,7 @@ impl Core {
         }
         match message {
             Message::Claim { ticket, ids } => {
-                let answer = self.home.claim(now, ticket, &ids);
-                self.ends.push_back((ticket, answer));
+                self.home.claim(now, ticket, &ids);
             }
             Message::Cancel { ticket } => self.home.cancel(now, ticket),
             other => unreachable!("{other:?} is not sent this way"),

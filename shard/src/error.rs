@@ -38,6 +38,10 @@ pub enum CommandError {
     TooLate,
     #[error("OOM command not allowed when used memory > 'maxmemory'")]
     OutOfMemory,
+    #[error("MISCONF {0}")]
+    Misconf(String),
+    #[error("LOADING shardq is loading its log")]
+    Loading,
     #[error("NOAUTH Authentication required.")]
     NotAuthenticated,
     #[error("ERR {0}")]

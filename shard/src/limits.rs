@@ -32,6 +32,10 @@ pub const MESH_CREDITS: u32 = 1024;
 pub const FEED_BYTES: usize = 1 << 20;
 /// How long clients may take to read their last replies when the node stops.
 pub const STOP_GRACE_MS: u64 = 3_000;
+/// How long the last mark of the log may take when the node stops.
+pub const LOG_STOP_MS: u64 = 10_000;
+/// Spare segments of the log that are kept for what frees space when the disk is full.
+pub const LOG_RESERVE_SEGMENTS: usize = 2;
 /// Node-wide changes that may be under way at once.
 pub const CHANGES_IN_FLIGHT: usize = 1024;
 

@@ -6,6 +6,7 @@
 
 mod change;
 mod report;
+mod store;
 
 use std::collections::VecDeque;
 
@@ -20,7 +21,7 @@ use crate::limits;
 use crate::log::LogBoot;
 use crate::memory::Memory;
 use crate::message::{Answer, Message, SessionId, Ticket};
-use crate::node::{Borrower, Change, Coordinator, NodeMessage};
+use crate::node::{Borrower, Change, Coordinator, Keeper, NodeMessage};
 use crate::session::{ClientInfo, Engine, Session};
 use crate::settings::Settings;
 use crate::slot::ShardNo;
@@ -28,6 +29,7 @@ use crate::stats::Statistics;
 use crate::structures::slab::Slab;
 use crate::structures::timers::Timers;
 use crate::wire::Blob;
+use store::Store;
 
 /// What a shard is made of.
 #[derive(Clone, Debug)]
@@ -73,8 +75,11 @@ pub struct Shard {
     borrower: Borrower,
     /// Sessions that ended since shard 0 was told.
     ended: u32,
-    /// Whether shard 0 was told that no session is left.
-    stopped: bool,
+    /// Whether the other shards were told that no session is left.
+    closed: bool,
+    /// How many shards have said so.
+    closed_shards: u16,
+    store: Store,
     /// Scratch, kept for its capacity.
     unstarved: Vec<SessionId>,
 }
@@ -89,10 +94,12 @@ impl Shard {
             seed,
             hash_seed,
             facts,
-            log: _,
+            log,
         } = options;
         assert!(shard < shards && shards <= limits::MAX_SHARDS);
         let maxmemory = settings.maxmemory;
+        let mut acts = Vec::new();
+        let keeper = (shard == 0).then(|| Keeper::new(shards, &log, now.wall_ms(), &mut acts));
         let memory = Memory::new(0);
         let mut home = Home::new(
             HomeOptions {
@@ -118,7 +125,7 @@ impl Shard {
             mesh: Mesh::new(shards),
             timers: Timers::new(now.mono().0),
             effects: Vec::new(),
-            coordinator: (shard == 0).then(|| Coordinator::new(shards, maxmemory)),
+            coordinator: keeper.map(|keeper| Coordinator::new(shards, maxmemory, keeper)),
             to_self: VecDeque::new(),
             ends: VecDeque::new(),
             home_ends: Vec::new(),
@@ -126,6 +133,7 @@ impl Shard {
             later: VecDeque::new(),
             closing: Vec::new(),
             returns: VecDeque::new(),
+            loading: None,
             pause: None,
             feed: Feed::default(),
             stopping: None,
@@ -139,10 +147,14 @@ impl Shard {
             next_generation: 0,
             borrower: Borrower::new(shards, maxmemory),
             ended: 0,
-            stopped: false,
+            closed: false,
+            closed_shards: 0,
+            store: Store::new(log, seed, now),
             unstarved: Vec::new(),
         };
         this.balance_memory();
+        this.start_store(now);
+        acts.into_iter().for_each(|act| this.act(act));
         this.upkeep(now);
         this
     }
@@ -189,7 +201,7 @@ impl Shard {
             }
             Input::Tick => self.tick(now),
             Input::Told { ticket, told } => self.told(now, ticket, told),
-            Input::Disk { id, result } => unreachable!("no task {id} was asked for: {result:?}"),
+            Input::Disk { id, result } => self.disk_done(now, id, result),
             Input::Stop => self.core.send_node(0, NodeMessage::Stop),
         }
         self.upkeep(now);
@@ -238,7 +250,11 @@ impl Shard {
             return Some(Mono(0));
         }
         let sessions = self.core.timers.next_wakeup().map(Mono);
-        let home = self.core.home.next_deadline();
+        let home = if self.core.loading.is_none() && !self.is_ending() {
+            self.core.home.next_deadline()
+        } else {
+            self.core.home.log_deadline()
+        };
         sessions.into_iter().chain(home).min()
     }
 
@@ -321,8 +337,7 @@ impl Shard {
             }
             Message::Late { ticket, answer } => self.answered(now, from, ticket, answer, false),
             Message::Claim { ticket, ids } => {
-                let answer = self.core.home.claim(now, ticket, &ids);
-                self.core.mesh.send(from, Message::Late { ticket, answer });
+                self.core.home.claim(now, ticket, &ids);
             }
             Message::Cancel { ticket } => self.core.home.cancel(now, ticket),
             Message::Undelivered { jobs } => self.core.home.undelivered(now, &jobs),
@@ -366,7 +381,10 @@ impl Shard {
             };
             self.session_timer(now, timer);
         }
-        self.core.home.tick(now);
+        // A home that is being restored, or whose log has ended, does nothing by itself.
+        if self.core.loading.is_none() && !self.is_ending() {
+            self.core.home.tick(now);
+        }
         self.core.mesh.take_unstarved(&mut self.unstarved);
         for session in std::mem::take(&mut self.unstarved) {
             self.with(now, session, |engine| engine.core.run_later(engine.session));
@@ -381,6 +399,7 @@ impl Shard {
             });
         }
         self.core.return_some(now);
+        self.close_when_empty();
         for _ in 0..limits::GATHERS_STEP {
             let Some((from, ticket, ask)) = self.core.gathers.pop_front() else {
                 break;
@@ -399,6 +418,7 @@ impl Shard {
             self.core.home.memory_lent(now, false);
         }
         self.balance_memory();
+        self.log_turn(now);
     }
 
     fn balance_memory(&mut self) {
@@ -422,6 +442,7 @@ impl Shard {
                 self.core.pause_timer = None;
                 self.end_pause(now);
             }
+            SessionTimer::LogStop => self.stop_without_mark(),
             SessionTimer::Stop => {
                 self.sessions_where(|_| true)
                     .into_iter()
@@ -495,7 +516,7 @@ impl Shard {
             self.core.monitor_ended(session);
         }
         self.ended += 1;
-        self.stop_when_empty();
+        self.close_when_empty();
     }
 
     fn node_message(&mut self, now: Now, from: ShardNo, message: NodeMessage) {
@@ -521,7 +542,13 @@ impl Shard {
                 self.borrower.level_changed();
             }
             NodeMessage::Feed { lines, dropped } => self.show_feed(now, &lines, dropped),
-            NodeMessage::Exit => self.core.effects.push(Effect::Stopped),
+            NodeMessage::Closed => self.shard_closed(),
+            NodeMessage::Exit { save } => self.end_store(now, save),
+            NodeMessage::BeginLog(begin) => self.begin_log(now, begin),
+            NodeMessage::LogCounts => self.log_counts(),
+            NodeMessage::EndLog => self.end_log(),
+            NodeMessage::LogRead(read) => self.keep(|keeper, acts| keeper.read(read, acts)),
+            NodeMessage::LogReady => self.keep(|keeper, acts| keeper.ready(acts)),
             NodeMessage::Ask { .. }
             | NodeMessage::Applied { .. }
             | NodeMessage::Ended { .. }
@@ -538,8 +565,8 @@ impl Shard {
         let coordinator = self.core.coordinator.as_mut().expect("it is for shard 0");
         match message {
             NodeMessage::Ask { ticket, change } => coordinator.ask(ticket, change, &mut send),
-            NodeMessage::Stop => coordinator.ask(None, Change::Shutdown, &mut send),
-            NodeMessage::Applied { number, count } => coordinator.applied(number, count, &mut send),
+            NodeMessage::Stop => coordinator.ask(None, Change::Shutdown { save: true }, &mut send),
+            NodeMessage::Applied { number, result } => coordinator.applied(number, result, &mut send),
             NodeMessage::Ended { sessions } => coordinator.ended(from, sessions),
             NodeMessage::WantMemory { bytes, urgent } => {
                 coordinator.want_memory(from, bytes, urgent, &mut send)

@@ -261,6 +261,63 @@ pub struct Gauges {
     pub used_bytes: u64,
     /// The most there ever were, as far as inputs saw; filled in by [`Statistics::snapshot`].
     pub peak_bytes: u64,
+    /// The log.
+    pub log: LogGauges,
+}
+
+/// What there is of a shard's log; the node's, when added up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogGauges {
+    /// `on`, `wait-rewrite` or `off`; shard 0 knows.
+    pub state: Option<&'static str>,
+    /// A start that is under way.
+    pub loading: Option<Loading>,
+    /// Bytes of all records.
+    pub bytes: u64,
+    /// Bytes that what lives would take in a log.
+    pub live_bytes: u64,
+    /// Bytes that are not written yet.
+    pub pending_bytes: u64,
+    /// Answers that wait for the log.
+    pub waiting_answers: u64,
+    /// Shards whose log is being compacted.
+    pub compacting: u64,
+    /// Segments that compaction has removed.
+    pub segments_removed: u64,
+    /// Shards that cannot write.
+    pub failing: u64,
+}
+
+/// How far the log is loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loading {
+    /// When it began, seconds since 1970.
+    pub started_s: u64,
+    /// Bytes to be read.
+    pub total_bytes: u64,
+    /// Bytes that are read.
+    pub loaded_bytes: u64,
+}
+
+impl LogGauges {
+    fn add(&mut self, other: &Self) {
+        self.state = self.state.or(other.state);
+        self.loading = match (self.loading, other.loading) {
+            (Some(a), Some(b)) => Some(Loading {
+                started_s: a.started_s.min(b.started_s),
+                total_bytes: a.total_bytes + b.total_bytes,
+                loaded_bytes: a.loaded_bytes + b.loaded_bytes,
+            }),
+            (a, b) => a.or(b),
+        };
+        self.bytes += other.bytes;
+        self.live_bytes += other.live_bytes;
+        self.pending_bytes += other.pending_bytes;
+        self.waiting_answers += other.waiting_answers;
+        self.compacting += other.compacting;
+        self.segments_removed += other.segments_removed;
+        self.failing += other.failing;
+    }
 }
 
 impl Gauges {
@@ -275,6 +332,7 @@ impl Gauges {
         self.queues += other.queues;
         self.used_bytes += other.used_bytes;
         self.peak_bytes += other.peak_bytes;
+        self.log.add(&other.log);
     }
 }
 

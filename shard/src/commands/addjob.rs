@@ -8,7 +8,7 @@ use super::{Plan, Request};
 use crate::clock::{Mono, Now, SECOND_MS};
 use crate::core::Core;
 use crate::error::CommandError;
-use crate::home::{Entry, Home, Job, Place, Queue};
+use crate::home::{Home, Job, Place, Queue};
 use crate::id::JobId;
 use crate::limits::{MAX_SECONDS, MAX_TIMEOUT_MS};
 use crate::session::Session;
@@ -184,9 +184,7 @@ pub(crate) fn apply(home: &mut Home, now: Now, queue: Option<u32>, add: AddJob) 
         entered_before: false,
         handed_out_s: 0,
     });
-    if !delayed {
-        home.enter(now.mono(), job, Entry::Plain);
-    }
+    home.begin_life(now.mono(), job);
     id
 }
 

@@ -55,7 +55,7 @@ fn small_commands() {
         ),
         (
             "BGREWRITEAOF",
-            "-ERR this version keeps no log: there is nothing to rewrite\r\n",
+            "-ERR no log is kept (appendonly no): there is nothing to rewrite\r\n",
         ),
         ("COMMAND COUNT", ":36\r\n"),
         ("CLUSTER LEAVING", "+no\r\n"),

@@ -112,6 +112,12 @@ fn checked_pairs(settings: &Settings, args: &Args<'_>) -> Result<Vec<(&'static s
             );
             return Err(CommandError::other(text));
         }
+        if setting.name == "dir" && settings.appendonly {
+            return Err(CommandError::other(
+                "CONFIG SET failed (possibly related to argument 'dir') - the log is in the present folder: \
+                 set appendonly to no first",
+            ));
+        }
         pairs.push((setting.name, value.to_owned()));
     }
     Ok(pairs)

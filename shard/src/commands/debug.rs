@@ -26,7 +26,7 @@ pub fn plan(core: &Core, _: &Session, args: &Args<'_>) -> Result<Plan, CommandEr
         })),
         ("structsize", 2) => Ok(Plan::Local(run_structsize)),
         ("loadaof", 2) => Err(CommandError::other(
-            "this version keeps no log: there is nothing to load",
+            "the log is loaded by a start: SHUTDOWN, and start again",
         )),
         ("segfault" | "assert" | "oom", 2) | ("crash-and-recover", 2 | 3) => {
             check_allowed(core)?;

@@ -23,7 +23,7 @@ pub fn plan(_core: &Core, _session: &Session, args: &Args<'_>) -> Result<Plan, C
 /// Queues the jobs.
 pub(crate) fn apply(home: &mut Home, now: Mono, ids: &[JobId]) -> Answer {
     ids::enter(home, now, ids, |home, job| {
-        home.enter(now, job, Entry::Plain);
+        home.enter(now, job, Entry::Asked);
         home.counters.enqueued += 1;
     })
 }

@@ -69,8 +69,7 @@ pub(crate) fn apply(home: &mut Home, now: Mono, pause: Pause) -> Answer {
         (None, _) => return Answer::Pause(PauseState::default()),
     };
     if let Some(state) = pause.state {
-        home.queue_mut(key).pause = state;
-        home.opened(now, key);
+        home.set_pause(now, key, state);
     }
     Answer::Pause(home.queue(key).pause)
 }

@@ -1,7 +1,8 @@
 //! SHUTDOWN [NOSAVE] [NOW] [FORCE]: stops the node in order. No reply: the connection closes.
 //!
-//! The words are those of Redis and of the original. `SAVE` and `REWRITE-AOF` ask for what this version cannot do, keep the
-//! jobs on disk: they are refused, rather than to lose jobs that somebody meant to keep.
+//! The words are those of Redis and of the original. A log that is on is written to its end, whatever is asked for, except with
+//! NOSAVE: then the next start finds what a crash would have left. Without a log `SAVE` and `REWRITE-AOF` are refused, rather than
+//! to lose jobs that somebody meant to keep.
 
 use super::{Finish, Plan, words};
 use crate::core::Core;
@@ -11,28 +12,32 @@ use crate::session::Session;
 use crate::wire::Args;
 
 /// Grammar.
-pub fn plan(_: &Core, _: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
-    parse(args)?;
+pub fn plan(core: &Core, _: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
+    let save = parse(args, core.settings.appendonly)?;
     Ok(Plan::Change {
-        change: Change::Shutdown,
+        change: Change::Shutdown { save },
         finish: |_: &mut Finish<'_>, _| {},
     })
 }
 
-fn parse(args: &Args<'_>) -> Result<(), CommandError> {
+/// Whether the log is written to its end.
+fn parse(args: &Args<'_>, logs: bool) -> Result<bool, CommandError> {
+    let mut save = true;
     for word in args.iter().skip(1) {
         match words::lowercase(word).as_str() {
-            "nosave" | "now" | "force" => {}
+            "nosave" => save = false,
+            "now" | "force" => {}
+            "save" | "rewrite-aof" if logs => {}
             "save" | "rewrite-aof" => {
                 return Err(CommandError::other(
-                    "this version keeps no log: jobs cannot be saved. SHUTDOWN NOSAVE stops without",
+                    "no log is kept (appendonly no): jobs cannot be saved. SHUTDOWN NOSAVE stops without",
                 ));
             }
             "abort" if args.len() == 2 => return Err(CommandError::other("No shutdown in progress.")),
             _ => return Err(CommandError::Syntax),
         }
     }
-    Ok(())
+    Ok(save)
 }
 
 #[cfg(test)]
@@ -44,7 +49,7 @@ mod tests {
     fn grammar() {
         let ask = |request: &str| {
             let words: Vec<&str> = request.split(' ').collect();
-            with_args(&words, |args| parse(&args))
+            with_args(&words, |args| parse(&args, false))
         };
         for request in [
             "SHUTDOWN",
@@ -52,12 +57,15 @@ mod tests {
             "SHUTDOWN NOW FORCE",
             "SHUTDOWN NOSAVE NOW",
         ] {
-            assert_eq!(ask(request), Ok(()), "{request}");
+            let save = !request.to_lowercase().contains("nosave");
+            assert_eq!(ask(request), Ok(save), "{request}");
         }
         assert_eq!(ask("SHUTDOWN soon"), Err(CommandError::Syntax));
         assert_eq!(ask("SHUTDOWN NOW ABORT"), Err(CommandError::Syntax));
         for request in ["SHUTDOWN SAVE", "SHUTDOWN REWRITE-AOF", "SHUTDOWN ABORT"] {
             assert!(matches!(ask(request), Err(CommandError::Other(_))), "{request}");
         }
+        let with_log = with_args(&["SHUTDOWN", "SAVE"], |args| parse(&args, true));
+        assert_eq!(with_log, Ok(true));
     }
 }

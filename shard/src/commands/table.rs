@@ -65,10 +65,10 @@ commands! {
     dequeue -1 W + F: "Takes jobs out of their queues, and keeps them.",
     working 2 W + F: "Postpones the next delivery of a job.",
     pause -3 R + F: "Stops what enters or leaves a queue.",
-    echo 2 R + F: "Answers the given message.",
-    quit -1 R + F + FREE: "Closes the connection.",
-    reset 1 R + F + FREE: "Sets the connection back to how it began.",
-    select 2 R + F: "Chooses a database: there is only number 0.",
+    echo 2 R + L + F: "Answers the given message.",
+    quit -1 R + L + F + FREE: "Closes the connection.",
+    reset 1 R + L + F + FREE: "Sets the connection back to how it began.",
+    select 2 R + L + F: "Chooses a database: there is only number 0.",
 }
 
 /// Places of the index: a power of two, more than twice the commands.

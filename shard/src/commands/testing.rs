@@ -234,6 +234,8 @@ impl TestNode {
             Effect::Setting { name, value } => self.settings.push((name, value)),
             Effect::Log { text, .. } => self.log.push(text),
             Effect::Crash => self.crashed = true,
+            Effect::Disk { task, .. } => panic!("no log was asked for: {task:?}"),
+            Effect::Die { why } => panic!("{why}"),
             Effect::Stopped => self.stopped += 1,
             Effect::Assign { client, shard, .. } => self.assign(client, shard),
             Effect::Refuse { .. } => panic!("a test connects few clients"),

@@ -95,6 +95,7 @@ impl Home {
     /// Shard 0 has answered: memory was lent, or there is none left. All that wait for memory are tried again, in order.
     /// When it was the `last` there is, those that still do not fit are refused: waiting for more would be waiting for ever.
     pub fn memory_lent(&mut self, now: Now, last: bool) {
+        self.journal.begin(now);
         self.retry_short(now, last);
     }
 
@@ -119,7 +120,11 @@ impl Home {
                 self.short.retry = false;
                 return;
             };
-            match self.try_add(now, add, last) {
+            let tried = match self.journal.refuses_add(&add) {
+                Some(misconf) => Ok(Answer::Error(misconf)),
+                None => self.try_add(now, add, last),
+            };
+            match tried {
                 Ok(answer) => self.end(ticket, answer),
                 Err(add) => {
                     self.short.put(arrival, ticket, add);
@@ -153,6 +158,7 @@ impl Home {
         }
         for _ in 0..UPKEEP_STEP {
             let Some(oldest) = self.evictable(now) else { break };
+            self.journal.gone(self.job(oldest).id);
             self.remove(oldest);
             self.counters.evicted += 1;
             if self.memory.admit(bytes) {

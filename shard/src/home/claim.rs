@@ -1,8 +1,7 @@
 //! Offers: claimed, refused, returned (`message.rs`, the life of a GETJOB).
 //!
-//! Every claim is answered with the jobs it gave. A request whose claims were all refused and that has no offer left waits on at its
-//! place: a new offer, or the `Nothing` of one that waited for reservations, follows behind that answer, as an end. Whoever
-//! passes the answer on does so before the ends.
+//! Every claim ends with the jobs it gave. A request whose claims were all refused and that has no offer left waits on at its
+//! place: a new offer, or the `Nothing` of one that waited for reservations, follows behind that end.
 
 use super::take::Manners;
 use super::waiter::Phase;
@@ -12,17 +11,19 @@ use crate::id::JobId;
 use crate::message::{Answer, Delivered, Manner, Patience, Ticket};
 
 impl Home {
-    /// Hands out these of the jobs that were offered to a request. The answer is `Jobs`, without those that are gone.
-    pub fn claim(&mut self, now: Now, ticket: Ticket, ids: &[JobId]) -> Answer {
+    /// Hands out these of the jobs that were offered to a request. Its end is `Jobs`, without those that are gone.
+    pub fn claim(&mut self, now: Now, ticket: Ticket, ids: &[JobId]) {
+        self.journal.begin(now);
         let now = now.mono();
         let waiter = self.tickets.get(&ticket).copied();
         let Some(waiter) = waiter.filter(|&key| self.waiters[key].phase != Phase::Waiting) else {
             self.counters.claims_refused += ids.len() as u64;
+            self.end(ticket, Answer::Jobs(Vec::new()));
             if waiter.is_none() {
                 // It has ended with `Nothing` while the claim was on its way; who claims must not wait on.
                 self.end(ticket, Answer::Nothing);
             }
-            return Answer::Jobs(Vec::new());
+            return;
         };
         let jobs: Vec<Delivered> = ids
             .iter()
@@ -32,15 +33,16 @@ impl Home {
         if !jobs.is_empty() {
             self.waiters[waiter].phase = Phase::Served;
         }
+        self.end(ticket, Answer::Jobs(jobs));
         if self.waiters[waiter].phase == Phase::Offered && self.waiters[waiter].offers.is_empty() {
             self.wait_on(now, waiter);
         }
-        Answer::Jobs(jobs)
     }
 
     /// Ends a request: what it was offered goes back to its place, and its waiter is forgotten. One that waits to be handed
     /// jobs, or for memory, ends with `Nothing`; after offers, and when it has ended already, nothing is said.
     pub fn cancel(&mut self, now: Now, ticket: Ticket) {
+        self.journal.begin(now);
         if self.short.cancel(ticket) {
             return self.end(ticket, Answer::Nothing);
         }
@@ -65,7 +67,9 @@ impl Home {
             return None;
         }
         let (queue, place) = (job.queue, self.stock.offers[job.offer].place);
-        if self.queue(queue).pause.output {
+        if self.queue(queue).pause.output
+            || (self.job(key).at_most_once() && self.journal.refuses_change().is_some())
+        {
             self.give_back(now, key);
             return None;
         }
@@ -75,14 +79,19 @@ impl Home {
     }
 
     /// A waiter whose claims were refused whole and that has no offer left.
-    fn wait_on(&mut self, now: Mono, waiter: u32) {
+    pub(super) fn wait_on(&mut self, now: Mono, waiter: u32) {
         if self.waiters[waiter].flushed {
             return self.end_with_nothing(waiter);
         }
         let places = self.places_of(waiter);
         let offers = self.take_offers(now, &places, Manners::Queue, waiter);
+        let (ticket, refusal) = (self.waiters[waiter].ticket, self.journal.take_refusal());
         if !offers.is_empty() {
-            return self.end(self.waiters[waiter].ticket, Answer::Offers(offers));
+            return self.end(ticket, Answer::Offers(offers));
+        }
+        if let Some(misconf) = refusal {
+            self.forget(waiter);
+            return self.end(ticket, Answer::Error(misconf));
         }
         if !self.sit(waiter) && self.waiters[waiter].patience == Patience::Reserved {
             self.end_with_nothing(waiter);

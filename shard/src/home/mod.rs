@@ -4,7 +4,7 @@
 //! *ends*: answers to requests that were told to wait. Every end leaves through one function, `Home::end`.
 //!
 //! Reading order: `job`, `queue`, `waiter` (what there is) - `stock` (where it is kept) - `moves` (the only places where a job
-//! changes its list) - `take`, `wait`, `claim` (GETJOB) - `admission` (memory) - `upkeep` (timers, bounded work) - `look` (QPEEK,
+//! changes its list) - `take`, `wait`, `claim` (GETJOB) - `admission` (memory) - `journal`, `restore` (the log) - `upkeep` (timers, bounded work) - `look` (QPEEK,
 //! scans) - `check` (all that must hold, at once).
 //!
 //! Between two calls this must hold: a queue that is not paused out and not `busy` has no waiter or no job to be had; a waiting watcher
@@ -17,9 +17,11 @@ mod check;
 mod claim;
 mod counters;
 mod job;
+mod journal;
 mod look;
 mod moves;
 mod queue;
+mod restore;
 mod stock;
 mod take;
 mod upkeep;
@@ -37,8 +39,10 @@ use ahash::RandomState;
 
 pub use counters::{Counters, Gauges};
 pub(crate) use job::{Job, Place};
+pub use journal::{Held, Turn, thresholds};
 pub(crate) use moves::Entry;
 pub(crate) use queue::Queue;
+pub use restore::Origin;
 
 use crate::clock::{Mono, Now};
 use crate::commands::{self, IdVerb, Request};
@@ -49,6 +53,7 @@ use crate::slot::{ShardNo, Slot};
 use crate::structures::slab::Slab;
 use admission::Short;
 use chance::Chance;
+use journal::Journal;
 use stock::Stock;
 use upkeep::Sweep;
 use waiter::{WAITER_BYTES, Waiter};
@@ -91,7 +96,8 @@ pub struct Home {
     /// Stocks given up by FLUSHALL, torn down in steps.
     rubble: Vec<Stock>,
     evicts: bool,
-    ends: Vec<(Ticket, Answer)>,
+    journal: Journal,
+    ends: Vec<Held>,
 }
 
 impl Home {
@@ -115,6 +121,7 @@ impl Home {
             sweep: Sweep::default(),
             rubble: Vec::new(),
             evicts: true,
+            journal: Journal::default(),
             ends: Vec::new(),
             options,
         }
@@ -122,6 +129,15 @@ impl Home {
 
     /// Handles a request. `Answer::Waiting` says that its end comes later, through [`Self::take_ends`].
     pub fn request(&mut self, now: Now, ticket: Ticket, request: Request) -> Answer {
+        self.journal.begin(now);
+        if let Some(misconf) = self.journal.refuses(&request) {
+            return Answer::Error(misconf);
+        }
+        let answer = self.serve(now, ticket, request);
+        self.hold(ticket, answer)
+    }
+
+    fn serve(&mut self, now: Now, ticket: Ticket, request: Request) -> Answer {
         match request {
             Request::Add(add) => self.add(now, ticket, add),
             Request::Take(take) => commands::getjob::apply(self, now.mono(), ticket, take),
@@ -151,13 +167,14 @@ impl Home {
 
     /// These were handed out and never reached their client: those that nothing happened to since are put back.
     pub fn undelivered(&mut self, now: Now, jobs: &[Handed]) {
+        self.journal.begin(now);
         for handed in jobs {
             self.put_back(now.mono(), *handed);
         }
     }
 
     /// Moves the ends so far to `ends`.
-    pub fn take_ends(&mut self, ends: &mut Vec<(Ticket, Answer)>) {
+    pub fn take_ends(&mut self, ends: &mut Vec<Held>) {
         ends.append(&mut self.ends);
     }
 
@@ -177,12 +194,6 @@ impl Home {
             short: self.short.len() as u64,
             reserved: self.stock.offers.len() as u64,
         }
-    }
-
-    /// The only way out for the answer to a request that was told to wait, or to a claim.
-    fn end(&mut self, ticket: Ticket, answer: Answer) {
-        assert!(!matches!(answer, Answer::Waiting), "an end is the end");
-        self.ends.push((ticket, answer));
     }
 
     /// DEBUG FLUSHALL: all jobs and queues are gone, pause states included; waiting GETJOBs end with `Nothing`.
@@ -237,6 +248,11 @@ impl Home {
         let map = usize::from(slot.number() / self.options.shards);
         let random = self.chance.take(|coming| self.stock.foresee(map, coming));
         JobId::new(self.options.node, slot, random, u64::from(ttl_s), at_least_once)
+    }
+
+    /// The newest creation stamp.
+    pub fn last_ctime(&self) -> u64 {
+        self.last_ctime
     }
 
     /// The creation stamp of a new job: it never goes back, whatever the wall clock does.

@@ -16,8 +16,12 @@ use crate::structures::list::{Links, List};
 /// Why a job enters its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// It is new, its delay or lease ended, it was held back, or ENQUEUE asked for it.
+    /// It is new.
+    New,
+    /// Its delay or lease ended, or it was held back.
     Plain,
+    /// ENQUEUE.
+    Asked,
     /// NACK.
     Nack,
     /// It was handed out and never reached its client: nothing is counted.
@@ -25,6 +29,20 @@ pub enum Entry {
 }
 
 impl Home {
+    /// The life of a stored job begins: in its queue, or with its delay.
+    pub(crate) fn begin_life(&mut self, now: Mono, key: u32) {
+        if self.job(key).enters_at == Mono::NEVER {
+            self.enter(now, key, Entry::New);
+        } else {
+            self.log_added(key);
+        }
+    }
+
+    fn log_added(&mut self, key: u32) {
+        let job = &self.stock.jobs[key];
+        self.journal.added(job, key, &self.stock.queues[job.queue].name);
+    }
+
     /// Brings an active job into its queue, and serves the next waiter.
     pub(crate) fn enter(&mut self, now: Mono, key: u32, entry: Entry) {
         self.detach(key);
@@ -35,10 +53,10 @@ impl Home {
         let queue = &mut queues[job.queue];
         match entry {
             Entry::Nack => job.nacks = job.nacks.saturating_add(1),
-            Entry::Plain if job.entered_before => {
+            Entry::Plain | Entry::Asked if job.entered_before => {
                 job.additional_deliveries = job.additional_deliveries.saturating_add(1);
             }
-            Entry::Plain | Entry::Undone => {}
+            Entry::New | Entry::Plain | Entry::Asked | Entry::Undone => {}
         }
         if entry != Entry::Undone {
             queue.jobs_in += 1;
@@ -50,6 +68,12 @@ impl Home {
         let queue_key = job.queue;
         queue.jobs.push_ordered(jobs, lanes, key);
         self.stock.queued += 1;
+        match entry {
+            Entry::New => self.log_added(key),
+            Entry::Plain => {}
+            Entry::Asked | Entry::Nack => self.journal.changed(&self.stock.jobs[key]),
+            Entry::Undone => self.journal.brought_back(&self.stock.jobs[key]),
+        }
         if self.stock.queues[queue_key].can_serve() {
             self.serve_next(now, queue_key);
         }
@@ -59,14 +83,14 @@ impl Home {
     pub(crate) fn enter_when_open(&mut self, now: Mono, key: u32) {
         let queue = self.stock.jobs[key].queue;
         if self.stock.queues[queue].pause.input {
-            self.hold(key);
+            self.keep_back(key);
         } else {
             self.enter(now, key, Entry::Plain);
         }
     }
 
     /// Keeps an active job until its queue is no longer paused.
-    pub(super) fn hold(&mut self, key: u32) {
+    pub(super) fn keep_back(&mut self, key: u32) {
         self.detach(key);
         let Stock { jobs, queues, .. } = &mut self.stock;
         jobs[key].place = Place::Held;
@@ -99,6 +123,7 @@ impl Home {
             job.enters_at = now.after_ms(job.retry_ms());
             self.arm(key);
         }
+        self.journal.handed_out(&self.stock.jobs[key]);
         self.counters.delivered += 1;
         handed
     }
@@ -120,7 +145,8 @@ impl Home {
         self.counters.undelivered_returned += 1;
         if queue.pause.input {
             job.entered_before = false;
-            self.hold(key);
+            self.keep_back(key);
+            self.journal.brought_back(&self.stock.jobs[key]);
         } else {
             self.enter(now, key, Entry::Undone);
         }
@@ -185,6 +211,9 @@ impl Home {
     /// Takes a queued job out of its queue: active, and back after a full RETRY. RETRY 0 comes back by ENQUEUE only.
     pub(crate) fn dequeue(&mut self, now: Mono, key: u32) {
         self.detach(key);
+        if self.job(key).at_most_once() {
+            self.journal.changed(&self.stock.jobs[key]);
+        }
         self.postpone(now, key);
         self.settle(self.stock.jobs[key].queue);
     }
@@ -201,10 +230,23 @@ impl Home {
         let job = &mut self.stock.jobs[key];
         job.enters_at = now.after_ms(job.retry_ms());
         self.arm(key);
+        self.journal.changed(&self.stock.jobs[key]);
     }
 
-    /// Removes a job, wherever it is.
-    pub(crate) fn remove(&mut self, key: u32) {
+    /// ACKJOB: the job is done.
+    pub(crate) fn acknowledge(&mut self, key: u32) {
+        self.journal.acknowledged(self.stock.jobs[key].id);
+        self.remove(key);
+    }
+
+    /// FASTACK, DELJOB.
+    pub(crate) fn delete(&mut self, key: u32) {
+        self.journal.deleted(self.stock.jobs[key].id);
+        self.remove(key);
+    }
+
+    /// Removes a job, wherever it is. Whether the log is to know is for the caller to say, before.
+    pub(super) fn remove(&mut self, key: u32) {
         let Job { queue, place, .. } = self.stock.jobs[key];
         self.detach(key);
         self.discard_job(key);
@@ -222,11 +264,12 @@ impl Home {
         if !(job.at_most_once() && job.delivered) {
             self.counters.expired += 1;
         }
+        self.journal.gone(self.stock.jobs[key].id);
         self.remove(key);
     }
 
     /// Takes a job out of the list it is in: it is `Idle` after this, until its caller says otherwise.
-    fn detach(&mut self, key: u32) {
+    pub(super) fn detach(&mut self, key: u32) {
         let Stock {
             jobs,
             queues,
@@ -274,7 +317,7 @@ impl Home {
 
     /// Makes the timer of a job fire no later than its deadline. One that fires early is harmless and set anew then,
     /// so a deadline that moves away costs nothing.
-    fn arm(&mut self, key: u32) {
+    pub(super) fn arm(&mut self, key: u32) {
         let Stock { jobs, timers, .. } = &mut self.stock;
         let deadline = jobs[key].deadline();
         let timer = jobs[key].timer.expect("every job has a timer");

@@ -12,6 +12,7 @@ use crate::clock::Mono;
 use crate::commands::view::PauseState;
 use crate::id::JobId;
 use crate::limits::{IDLE_QUEUE_MS, TEARDOWN_STEP, UPKEEP_STEP};
+use crate::log::image_bytes;
 use crate::slot::{SLOTS, Slot};
 use crate::structures::NONE;
 use crate::structures::list::List;
@@ -46,6 +47,8 @@ pub struct Stock {
     pub queued: u64,
     /// What all of it is charged with.
     pub bytes: u64,
+    /// What all jobs would take in the log.
+    pub log_bytes: u64,
 }
 
 /// How the jobs and queues of one slot are found.
@@ -72,7 +75,21 @@ impl Stock {
             recent: Cell::new(NONE),
             queued: 0,
             bytes: 0,
+            log_bytes: 0,
         }
+    }
+
+    /// The job of this ID, on a shard of a node with so many.
+    pub fn job_key(&self, shards: u16, id: &JobId) -> Option<u32> {
+        let map = &self.slots[usize::from(id.slot().number() / shards)].jobs;
+        map.find(id.scan_hash(), |key| self.jobs[key].id == *id)
+    }
+
+    /// The queue of this name, whose hash is given.
+    pub fn queue_key(&self, shards: u16, hash: u64, name: &[u8]) -> Option<u32> {
+        let slot = Slot::of_queue(name);
+        let map = &self.slots[usize::from(slot.number() / shards)].queues;
+        map.find(hash, |key| self.queues[key].name.as_slice() == name)
     }
 
     /// Jobs with this chance in their IDs are likely to come: brings their places in the map into the cache, all at once.
@@ -123,10 +140,6 @@ impl Home {
         &self.stock.queues[key]
     }
 
-    pub(crate) fn queue_mut(&mut self, key: u32) -> &mut Queue {
-        &mut self.stock.queues[key]
-    }
-
     /// The job of this ID. One whose life is over is removed here and now, whenever its timer will fire.
     pub(crate) fn find_job(&mut self, now: Mono, id: &JobId) -> Option<u32> {
         let slot = id.slot();
@@ -135,10 +148,8 @@ impl Home {
             self.options.shard,
             "a job is asked for at its home"
         );
-        let Stock { jobs, slots, .. } = &self.stock;
-        let map = &slots[usize::from(slot.number() / self.options.shards)].jobs;
-        let key = map.find(id.scan_hash(), |key| jobs[key].id == *id)?;
-        if jobs[key].expires_at <= now {
+        let key = self.stock.job_key(self.options.shards, id)?;
+        if self.stock.jobs[key].expires_at <= now {
             self.expire(now, key);
             return None;
         }
@@ -245,9 +256,11 @@ impl Home {
             queues,
             slots,
             timers,
+            log_bytes,
             ..
         } = &mut self.stock;
         queues[job.queue].members += 1;
+        *log_bytes += image_bytes(queues[job.queue].name.len(), job.body.len(), 0);
         let key = jobs.0.insert(job);
         jobs[key].timer = Some(timers.insert(deadline.0, key));
         slots[map].jobs.insert(hash, key);
@@ -261,6 +274,7 @@ impl Home {
             queues,
             slots,
             timers,
+            log_bytes,
             ..
         } = &mut self.stock;
         let map = usize::from(jobs[key].id.slot().number() / self.options.shards);
@@ -271,6 +285,7 @@ impl Home {
             timers.cancel(timer);
         }
         queues[job.queue].members -= 1;
+        *log_bytes -= image_bytes(queues[job.queue].name.len(), job.body.len(), 0);
         self.release(job.bytes());
     }
 

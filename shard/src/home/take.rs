@@ -105,8 +105,10 @@ impl Home {
                 return None;
             }
             let job = queue.jobs.first()?;
-            if self.stock.jobs[job].expires_at > now {
-                return Some(job);
+            let first = &self.stock.jobs[job];
+            if first.expires_at > now {
+                let refused = first.at_most_once() && self.journal.refuses_hand_out();
+                return (!refused).then_some(job);
             }
             if *dead_left == 0 {
                 self.make_busy(key);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
-use super::{Home, HomeOptions};
+use super::{Held, Home, HomeOptions};
 use crate::clock::Now;
 use crate::commands::addjob::AddJob;
 use crate::commands::pause::Pause;
@@ -89,8 +89,11 @@ impl Scene {
         self.home.check();
         let mut ends = Vec::new();
         self.home.take_ends(&mut ends);
-        for (ticket, answer) in ends {
-            self.ends.entry(ticket).or_default().push(answer);
+        for end in ends {
+            match end {
+                Held::Answer(ticket, answer) => self.ends.entry(ticket).or_default().push(answer),
+                Held::Change(..) => panic!("no change of the node was asked for"),
+            }
         }
     }
 
@@ -208,9 +211,11 @@ impl Scene {
     }
 
     pub fn claim(&mut self, ticket: Ticket, ids: &[JobId]) -> Vec<Delivered> {
-        let answer = self.home.claim(self.now, ticket, ids);
+        let earlier = self.ends.get(&ticket).map_or(0, Vec::len);
+        self.home.claim(self.now, ticket, ids);
         self.check();
-        match answer {
+        let ends = self.ends.get_mut(&ticket).expect("a claim ends");
+        match ends.remove(earlier) {
             Answer::Jobs(jobs) => jobs,
             other => panic!("not jobs: {other:?}"),
         }

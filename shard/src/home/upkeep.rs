@@ -4,6 +4,7 @@
 use super::stock::{QUEUE_TIMER, Stock};
 use super::{Home, Place};
 use crate::clock::{Mono, Now};
+use crate::commands::view::PauseState;
 use crate::limits::{IDLE_QUEUE_MS, UPKEEP_STEP};
 
 /// The walk over all queues that follows a rise of the memory level: where it is, when it is under way.
@@ -22,6 +23,7 @@ impl Sweep {
 impl Home {
     /// Looks after everything that is due, a bounded step of each.
     pub fn tick(&mut self, now: Now) {
+        self.journal.begin(now);
         self.fire_timers(now.mono());
         self.step_busy(now.mono());
         self.step_sweep(now.mono());
@@ -39,7 +41,8 @@ impl Home {
         if left_over || self.short.retry_is_due() {
             return Some(Mono::default());
         }
-        self.stock.timers.next_wakeup().map(Mono)
+        let timers = self.stock.timers.next_wakeup().map(Mono);
+        timers.into_iter().chain(self.log_deadline()).min()
     }
 
     fn fire_timers(&mut self, now: Mono) {
@@ -110,8 +113,15 @@ impl Home {
         }
     }
 
+    /// PAUSE: the ways of a queue are closed and opened.
+    pub(crate) fn set_pause(&mut self, now: Mono, key: u32, state: PauseState) {
+        self.stock.queues[key].pause = state;
+        self.journal.paused(&self.stock.queues[key]);
+        self.opened(now, key);
+    }
+
     /// A way of a queue was opened: what waited goes on, a first step at once.
-    pub(crate) fn opened(&mut self, now: Mono, key: u32) {
+    pub(super) fn opened(&mut self, now: Mono, key: u32) {
         let queue = &self.stock.queues[key];
         let enters = !queue.pause.input && !queue.held.is_empty();
         if (enters || queue.can_serve()) && !queue.busy {

@@ -21,8 +21,12 @@ impl Home {
         match take.manner {
             Manner::Deliver => {
                 let jobs = self.take_jobs(now, &places, take.count, manners_of(take.patience));
+                let refusal = self.journal.take_refusal();
                 if !jobs.is_empty() {
                     return Answer::Jobs(jobs);
+                }
+                if let Some(misconf) = refusal {
+                    return Answer::Error(misconf);
                 }
                 if matches!(take.patience, Patience::None | Patience::Try) {
                     return Answer::Nothing;
@@ -33,11 +37,16 @@ impl Home {
             Manner::Offer => {
                 let waiter = self.add_waiter(now, ticket, take, &places);
                 let offers = self.take_offers(now, &places, manners_of(take.patience), waiter);
-                if offers.is_empty() {
-                    return self.wait_or_drop(waiter);
+                let refusal = self.journal.take_refusal();
+                if !offers.is_empty() {
+                    self.waiters[waiter].phase = Phase::Offered;
+                    return Answer::Offers(offers);
                 }
-                self.waiters[waiter].phase = Phase::Offered;
-                Answer::Offers(offers)
+                if let Some(misconf) = refusal {
+                    self.forget(waiter);
+                    return Answer::Error(misconf);
+                }
+                self.wait_or_drop(waiter)
             }
         }
     }
@@ -61,7 +70,9 @@ impl Home {
             count,
             ..
         } = self.waiters[key];
-        match manner {
+        // This may happen while the answer to another request is made.
+        let others = self.journal.take_need();
+        let served = match manner {
             Manner::Deliver => {
                 let jobs = self.take_jobs(now, &places, count, Manners::TurnAt(queue));
                 let served = jobs.len();
@@ -81,7 +92,28 @@ impl Home {
                 }
                 served
             }
+        };
+        let served = served.max(self.end_refused(key));
+        self.journal.restore_need(others);
+        served
+    }
+
+    /// A waiter whose turn it was and that the log let get nothing ends with the reason. How many waiters that were.
+    pub(super) fn end_refused(&mut self, key: u32) -> usize {
+        let Some(misconf) = self.journal.take_refusal() else {
+            return 0;
+        };
+        if self
+            .waiters
+            .get(key)
+            .is_none_or(|waiter| waiter.phase != Phase::Waiting)
+        {
+            return 0;
         }
+        let ticket = self.waiters[key].ticket;
+        self.forget(key);
+        self.end(ticket, Answer::Error(misconf));
+        1
     }
 
     /// Ends the wait of those that waited only for reservations of this queue that are over now.

@@ -7,7 +7,7 @@
 //! dir/<what was cut>     named by the repair that put it there, kept for people
 //! ```
 
-use super::generation::{StartPlan, SwitchStep};
+use super::generation::{Current, StartPlan, SwitchStep};
 use super::io::Action;
 use super::recovery::{FoundFile, RepairStep};
 use crate::slot::ShardNo;
@@ -47,6 +47,14 @@ pub struct LogBoot {
 }
 
 impl LogBoot {
+    /// The generation that is read.
+    pub fn source(&self) -> Option<Current> {
+        match self.plan {
+            StartPlan::Load(from) | StartPlan::Reshard { from, .. } => Some(from),
+            _ => None,
+        }
+    }
+
     /// No log is kept, and none is there.
     pub fn nothing() -> Self {
         Self {

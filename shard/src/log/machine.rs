@@ -60,6 +60,11 @@ impl Log {
         self.writer.refuses(entry)
     }
 
+    /// The same for an entry of which only this is known: whether it frees space, and the bytes of name and body in it.
+    pub fn refuses_raw(&self, frees_space: bool, raw_bytes: usize) -> Option<Misconf> {
+        self.writer.refuses_raw(frees_space, raw_bytes)
+    }
+
     /// Up to where messages may leave, under the present `appendfsync`.
     pub fn safe(&self) -> Position {
         self.writer.safe()
@@ -83,6 +88,11 @@ impl Log {
     /// Whether the log has begun durably.
     pub fn started(&self) -> bool {
         self.writer.started()
+    }
+
+    /// The present `appendfsync`.
+    pub fn fsync(&self) -> AppendFsync {
+        self.writer.fsync()
     }
 
     /// `CONFIG SET appendfsync`.

@@ -226,6 +226,21 @@ pub struct Recovered {
 }
 
 impl Recovered {
+    /// What comes of no segments at all, for a shard whose newest creation stamp is this.
+    pub fn fresh(last_ctime: u64) -> Self {
+        Self {
+            meta: Meta::default(),
+            last_ctime,
+            cut: None,
+            repairs: Vec::new(),
+            verdict: EpochVerdict::Renew("there was no log"),
+            records: 0,
+            place: 0,
+            next_number: 1,
+            old: Vec::new(),
+        }
+    }
+
     /// Where the writer goes on, once the repairs are done.
     pub fn start(self, store_epoch: u64, boot_id: [u8; 16], now: Now) -> Start {
         let meta = Meta {

@@ -156,7 +156,11 @@ pub struct Writer {
     written: Position,
     /// Place and position up to which everything is synced.
     durable: (u64, Position),
+    /// A sync was asked for up to here; the next one starts when `due` is written.
     wanted: Position,
+    due: Position,
+    /// Up to where the last sync went that was started.
+    sync_started_up_to: Position,
     sync_started_at: Mono,
     repair: Option<Repair>,
     trouble: Option<Trouble>,
@@ -194,6 +198,8 @@ impl Writer {
             written: Position(0),
             durable: (start.place, Position(0)),
             wanted: Position(1),
+            due: Position(1),
+            sync_started_up_to: Position(0),
             sync_started_at: start.now.mono(),
             repair: None,
             trouble: None,
@@ -225,7 +231,12 @@ impl Writer {
 
     /// Why an entry cannot be taken at present.
     pub fn refuses(&self, entry: &Entry) -> Option<Misconf> {
-        if entry.frees_space() && self.pending_bytes() < 2 * PENDING_BYTES {
+        self.refuses_raw(entry.frees_space(), raw_bytes(entry))
+    }
+
+    /// The same for an entry of which only this is known: whether it frees space, and the bytes of what is raw in it.
+    pub fn refuses_raw(&self, frees_space: bool, raw_bytes: usize) -> Option<Misconf> {
+        if frees_space && self.pending_bytes() < 2 * PENDING_BYTES {
             return None;
         }
         if let Some(repair) = &self.repair {
@@ -237,7 +248,7 @@ impl Writer {
             ));
         }
         let trouble = self.trouble.as_ref()?;
-        let bytes = upper_bound(entry) + self.group_bytes();
+        let bytes = upper_bound(raw_bytes) + self.group_bytes();
         let fits = self.segments.back().is_some_and(|active| active.room() >= bytes);
         let oversize = FIRST_RECORD + META_BYTES + bytes > self.options.segment_bytes;
         if fits || (self.spares.len() > self.options.reserve && !oversize) {
@@ -263,6 +274,9 @@ impl Writer {
     /// A sync as soon as possible for what was appended so far, one for all that ask.
     pub fn request_sync(&mut self) {
         self.wanted = self.appended;
+        if self.due <= self.sync_started_up_to {
+            self.due = self.wanted;
+        }
     }
 
     /// Number of the newest entry.
@@ -275,16 +289,19 @@ impl Writer {
         self.durable() >= Position(1)
     }
 
+    /// The present `appendfsync`.
+    pub fn fsync(&self) -> AppendFsync {
+        self.fsync
+    }
+
     /// `CONFIG SET appendfsync`. Leaving `always` takes effect when the log says so durably.
     pub fn set_fsync(&mut self, fsync: AppendFsync) {
         if fsync == AppendFsync::Always || !self.meta.always {
             self.relaxing = None;
             self.fsync = fsync;
-            self.wanted = if fsync == AppendFsync::Always {
-                self.appended
-            } else {
-                self.wanted
-            };
+            if fsync == AppendFsync::Always {
+                self.request_sync();
+            }
         } else {
             self.relaxing = Some((fsync, None));
         }
@@ -447,14 +464,17 @@ impl Writer {
 }
 
 /// At least as many bytes as the record of an entry takes, the head of a segment included.
-fn upper_bound(entry: &Entry) -> u64 {
-    let raw = match entry {
+fn upper_bound(raw_bytes: usize) -> u64 {
+    raw_bytes as u64 + 256 + META_BYTES
+}
+
+fn raw_bytes(entry: &Entry) -> usize {
+    match entry {
         Entry::Added(image) | Entry::JobSnapshot(image) => {
             image.queue.len() + image.body.len() + 28 * image.holders.len()
         }
         Entry::Queue(image) | Entry::QueueSnapshot(image) => image.name.len(),
         Entry::Acked(image) | Entry::AckedSnapshot(image) => 28 * image.holders.len(),
         Entry::State(_) | Entry::Gone(_) | Entry::Flushed | Entry::Meta(_) => 0,
-    };
-    raw as u64 + 256 + META_BYTES
+    }
 }

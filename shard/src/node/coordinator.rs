@@ -6,7 +6,7 @@ use crate::error::CommandError;
 use crate::limits;
 use crate::message::Ticket;
 use crate::node::lender::Lender;
-use crate::node::{Change, NodeMessage};
+use crate::node::{Change, Keeper, NodeMessage};
 use crate::slot::ShardNo;
 
 /// What shard 0 keeps for the node.
@@ -18,6 +18,8 @@ pub(crate) struct Coordinator {
     next_client: u64,
     sessions: Vec<u32>,
     lender: Lender,
+    /// Which generation of the log counts.
+    pub keeper: Keeper,
     stopping: bool,
 }
 
@@ -27,12 +29,13 @@ struct UnderWay {
     /// Who waits; nobody when a signal asked.
     ticket: Option<Ticket>,
     shards_left: u16,
-    sum: i64,
-    shutdown: bool,
+    sum: Result<i64, CommandError>,
+    /// It is the end, and whether with the log.
+    shutdown: Option<bool>,
 }
 
 impl Coordinator {
-    pub fn new(shards: u16, maxmemory: u64) -> Self {
+    pub fn new(shards: u16, maxmemory: u64, keeper: Keeper) -> Self {
         Self {
             shards,
             changes: BTreeMap::new(),
@@ -40,6 +43,7 @@ impl Coordinator {
             next_client: 1,
             sessions: vec![0; usize::from(shards)],
             lender: Lender::new(shards, maxmemory),
+            keeper,
             stopping: false,
         }
     }
@@ -66,13 +70,16 @@ impl Coordinator {
         change: Change,
         send: &mut impl FnMut(ShardNo, NodeMessage),
     ) {
-        if self.changes.len() >= limits::CHANGES_IN_FLIGHT && !matches!(change, Change::Shutdown) {
+        if self.changes.len() >= limits::CHANGES_IN_FLIGHT && !matches!(change, Change::Shutdown { .. }) {
             let error = CommandError::other("too many changes of the node are under way, try again");
             self.answer(ticket, Err(error), send);
             return;
         }
-        let shutdown = matches!(change, Change::Shutdown);
-        if shutdown && std::mem::replace(&mut self.stopping, true) {
+        let shutdown = match change {
+            Change::Shutdown { save } => Some(save),
+            _ => None,
+        };
+        if shutdown.is_some() && std::mem::replace(&mut self.stopping, true) {
             return;
         }
         let number = self.next_change;
@@ -82,7 +89,7 @@ impl Coordinator {
             UnderWay {
                 ticket,
                 shards_left: self.shards,
-                sum: 0,
+                sum: Ok(0),
                 shutdown,
             },
         );
@@ -98,21 +105,29 @@ impl Coordinator {
     }
 
     /// A shard has made a change.
-    pub fn applied(&mut self, number: u64, count: i64, send: &mut impl FnMut(ShardNo, NodeMessage)) {
+    pub fn applied(
+        &mut self,
+        number: u64,
+        result: Result<i64, CommandError>,
+        send: &mut impl FnMut(ShardNo, NodeMessage),
+    ) {
         let change = self
             .changes
             .get_mut(&number)
             .expect("a change is applied once per shard");
-        change.sum += count;
+        change.sum = match (change.sum.clone(), result) {
+            (Ok(sum), Ok(count)) => Ok(sum + count),
+            (Err(error), _) | (Ok(_), Err(error)) => Err(error),
+        };
         change.shards_left -= 1;
         if change.shards_left > 0 {
             return;
         }
         let change = self.changes.remove(&number).expect("it was there");
-        if change.shutdown {
-            (0..self.shards).for_each(|shard| send(shard, NodeMessage::Exit));
+        if let Some(save) = change.shutdown {
+            (0..self.shards).for_each(|shard| send(shard, NodeMessage::Exit { save }));
         } else {
-            self.answer(change.ticket, Ok(change.sum), send);
+            self.answer(change.ticket, change.sum, send);
         }
     }
 

@@ -2,14 +2,17 @@
 //!
 //! A change (CONFIG SET, FLUSHALL, CLIENT KILL, CLIENT PAUSE, MONITOR, shutdown) goes to shard 0, which sends it to every shard in
 //! one order, waits for all of them, adds their counts and only then answers. Shard 0 also takes in new connections
-//! (`maxclients`, the least busy shard) and lends the memory budget in chunks.
+//! (`maxclients`, the least busy shard), lends the memory budget in chunks, and keeps the log's generations (`keeper`).
 
 mod borrower;
 mod coordinator;
+mod keeper;
 mod lender;
 
 pub(crate) use borrower::Borrower;
 pub(crate) use coordinator::Coordinator;
+pub(crate) use keeper::{Act, Keeper};
+pub use keeper::{BeginLog, LogRead};
 
 use crate::commands::ClientFilter;
 use crate::error::CommandError;
@@ -47,8 +50,13 @@ pub enum Change {
     ResetSlowlog,
     /// LATENCY RESET; these events or all; counts the reset.
     ResetLatency(Vec<String>),
+    /// BGREWRITEAOF.
+    RewriteLog,
     /// SHUTDOWN, SIGTERM.
-    Shutdown,
+    Shutdown {
+        /// Whether the log is to have all of it, and a mark that says so.
+        save: bool,
+    },
 }
 
 /// A message of the coordination.
@@ -74,8 +82,8 @@ pub enum NodeMessage {
     Applied {
         /// Number of the change.
         number: u64,
-        /// What it counted.
-        count: i64,
+        /// What it counted, or why it could not be made here.
+        result: Result<i64, CommandError>,
     },
     /// From shard 0 to the session's shard: done everywhere.
     Changed {
@@ -112,8 +120,23 @@ pub enum NodeMessage {
     },
     /// From shard 0: the memory level of the node has changed.
     MemoryLevel(u8),
+    /// From each to each, when the node stops: no session is left here, and no job that would have to go back.
+    Closed,
     /// From shard 0: every shard has closed its sessions, end.
-    Exit,
+    Exit {
+        /// Not before the log has all of it.
+        save: bool,
+    },
+    /// To shard 0: this shard has read the logs that it was to read.
+    LogRead(LogRead),
+    /// From shard 0: begin a log.
+    BeginLog(BeginLog),
+    /// To shard 0: it has begun, and holds what it is to hold.
+    LogReady,
+    /// From shard 0: its generation counts.
+    LogCounts,
+    /// From shard 0: no log is kept any more.
+    EndLog,
     /// Lines of MONITOR for the monitors of the receiving shard.
     Feed {
         /// The lines, without line ends.

@@ -20,6 +20,16 @@ use crate::wire::{Args, Output};
 use bytes::Bytes;
 use std::collections::VecDeque;
 
+/// What became of a GETJOB that was tried on this shard first.
+enum Here {
+    /// It is answered.
+    Done,
+    /// Its answer is kept back and comes later.
+    Waits(GetJob),
+    /// It takes the long way.
+    NotSoShort(GetJob),
+}
+
 impl Engine<'_> {
     pub(super) fn start_barrier(&mut self, command: u8, plan: Plan, args: Args<'_>) {
         let mut unsent = VecDeque::new();
@@ -32,13 +42,18 @@ impl Engine<'_> {
                 Kind::Ids(IdsProgress::new(verb))
             }
             Plan::GetJob(ask) => {
-                if let Some(ask) = self.get_here(ask) {
-                    let mut getjob = GetJobProgress::new(ask, self.core.shards);
-                    unsent = take_requests(getjob.begin_round());
-                    Kind::GetJob(getjob)
+                let (ask, waits) = match self.get_here(ask) {
+                    Here::Done => return,
+                    Here::Waits(ask) => (ask, true),
+                    Here::NotSoShort(ask) => (ask, false),
+                };
+                let mut getjob = GetJobProgress::new(ask, self.core.shards);
+                if waits {
+                    getjob.began_waiting();
                 } else {
-                    return;
+                    unsent = take_requests(getjob.begin_round());
                 }
+                Kind::GetJob(getjob)
             }
             Plan::Peek(ask) => {
                 unsent.push_back((
@@ -122,12 +137,12 @@ impl Engine<'_> {
         }
     }
 
-    /// The short way of most GETJOBs: all queues are here, and so are jobs. Gives the command back when it is not so short.
-    pub(super) fn get_here(&mut self, ask: GetJob) -> Option<GetJob> {
+    /// The short way of most GETJOBs: all queues are here, and so are jobs.
+    fn get_here(&mut self, ask: GetJob) -> Here {
         let here =
             |queue: &crate::wire::Blob| Slot::of_queue(queue).home(self.core.shards) == self.core.shard;
         if ask.count > u64::from(limits::TAKE_STEP) || !ask.queues.iter().all(here) {
-            return Some(ask);
+            return Here::NotSoShort(ask);
         }
         let queues = ask
             .queues
@@ -143,15 +158,17 @@ impl Engine<'_> {
         };
         let ticket = self.session.ticket(self.session.first_pending);
         let answer = self.core.home.request(self.now, ticket, Request::Take(take));
-        if matches!(answer, Answer::Nothing) {
-            return Some(ask);
+        match answer {
+            Answer::Nothing => return Here::NotSoShort(ask),
+            Answer::Waiting => return Here::Waits(ask),
+            _ => {}
         }
         let suppressed = self.suppress_reply();
         self.session.first_pending = self.session.first_pending.wrapping_add(1);
         self.write(suppressed, |session, node| {
             reply::write_answer(session, &answer, ask.with_counters, node)
         });
-        None
+        Here::Done
     }
 
     /// Runs a command of this shard. CLIENT REPLY decides by its state after it ran whether a reply is wanted.
@@ -246,11 +263,17 @@ impl Engine<'_> {
     /// Takes an answer into the command under way.
     pub(super) fn absorb(&mut self, from: ShardNo, answer: Answer, first: bool) {
         let progress = self.session.progress.as_mut().expect("a command is under way");
-        if first {
+        // IDs are answered late when the log holds the answer back; GETJOB counts for itself.
+        let ends = match progress.kind {
+            Kind::Ids(_) => !matches!(answer, Answer::Waiting),
+            _ => first,
+        };
+        if ends {
             progress.open -= 1;
         }
         match &mut progress.kind {
             Kind::Ids(ids) => match answer {
+                Answer::Waiting => {}
                 Answer::Count(counted) => ids.counted += counted,
                 Answer::Entered { counted, paused } => {
                     ids.counted += counted;
@@ -348,12 +371,10 @@ impl Engine<'_> {
                 };
                 let counters = getjob.with_counters();
                 let jobs = getjob.into_jobs();
-                self.write(progress.suppressed, |session, _| {
-                    if jobs.is_empty() {
-                        session.encoder().null_array();
-                    } else {
-                        reply::write_jobs(session, &jobs, counters);
-                    }
+                self.write(progress.suppressed, |session, _| match jobs {
+                    Err(error) => session.encoder().error(error.to_string()),
+                    Ok(jobs) if jobs.is_empty() => session.encoder().null_array(),
+                    Ok(jobs) => reply::write_jobs(session, &jobs, counters),
                 });
             }
         }

@@ -163,6 +163,9 @@ impl Engine<'_> {
         if !self.is_let_in() && !spec.flags.has(Flags::NO_AUTH) {
             return (None, Err(CommandError::NotAuthenticated));
         }
+        if self.core.loading.is_some() && !spec.flags.has(Flags::LOADING) {
+            return (Some(number), Err(CommandError::Loading));
+        }
         (Some(number), (spec.plan)(self.core, self.session, &args))
     }
 

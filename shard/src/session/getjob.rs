@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 use smallvec::SmallVec;
 
 use crate::commands::GetJob;
+use crate::error::CommandError;
 use crate::id::JobId;
 use crate::limits;
 use crate::message::{Answer, Delivered, Manner, Offered, Patience, Take};
@@ -41,6 +42,10 @@ pub(super) struct GetJobProgress {
     round_jobs: usize,
     /// TIMEOUT is over: take what is on its way and wait for nothing.
     expired: bool,
+    /// What was to be handed out could not be, after all, and the shard has forgotten the request: it is asked again.
+    again: bool,
+    /// A shard refuses: the answer, unless there are jobs.
+    error: Option<CommandError>,
     was_blocked: bool,
 }
 
@@ -128,6 +133,8 @@ impl GetJobProgress {
             round_count: 0,
             round_jobs: 0,
             expired: false,
+            again: false,
+            error: None,
             was_blocked: false,
         }
     }
@@ -156,9 +163,12 @@ impl GetJobProgress {
         self.ask.with_counters
     }
 
-    /// The jobs, for the reply.
-    pub fn into_jobs(self) -> Vec<Delivered> {
-        self.jobs
+    /// The jobs for the reply, or the error that is the reply.
+    pub fn into_jobs(self) -> Result<Vec<Delivered>, CommandError> {
+        match self.error {
+            Some(error) if self.jobs.is_empty() => Err(error),
+            _ => Ok(self.jobs),
+        }
     }
 
     /// The jobs that were handed out, when the session dies before its reply.
@@ -193,6 +203,7 @@ impl GetJobProgress {
             (true, true) => Patience::Reserved,
             (true, false) => Patience::Jobs,
         };
+        self.again = false;
         self.round_count = self.wanted().min(u64::from(step)) as u32;
         self.round_jobs = 0;
         let count = self.round_count;
@@ -215,6 +226,12 @@ impl GetJobProgress {
             .collect()
     }
 
+    /// The only shard was asked already, and keeps the answer back: as if a first round had been sent.
+    pub fn began_waiting(&mut self) {
+        self.begin_round();
+        self.shards[0].state = State::Waiting;
+    }
+
     /// Takes in what a shard said and says what to do.
     pub fn absorb(&mut self, from: ShardNo, answer: Answer) -> Step {
         let count = self.round_count as usize;
@@ -227,6 +244,11 @@ impl GetJobProgress {
                 self.was_blocked = true;
             }
             Answer::Nothing => asked.state = State::Nothing,
+            Answer::Error(error) => {
+                asked.state = State::Nothing;
+                asked.offers.clear();
+                self.error = Some(error);
+            }
             Answer::Offers(offers) => {
                 asked.was_full |= offers.len() >= count;
                 // A shard offers anew only when nothing is left of what it offered before.
@@ -246,6 +268,7 @@ impl GetJobProgress {
             }
             Answer::Jobs(jobs) => {
                 asked.state = State::Nothing;
+                self.again = jobs.is_empty();
                 self.round_jobs += jobs.len();
                 self.take(jobs);
             }
@@ -292,7 +315,10 @@ impl GetJobProgress {
         if missing > 0 && offered && !(self.expired && self.round_jobs > 0) {
             return Step::Claim(self.claim(missing));
         }
-        if self.round_jobs == 0 && self.jobs.is_empty() && self.is_waiting() {
+        if self.again && self.jobs.is_empty() && !self.expired {
+            return Step::NextRound(self.kept());
+        }
+        if self.round_jobs == 0 && self.jobs.is_empty() && self.is_waiting() && self.error.is_none() {
             if !self.expired {
                 return Step::Wait;
             }
@@ -460,7 +486,12 @@ mod tests {
         );
         let last = getjob.absorb(1, Answer::Jobs(vec![delivered(0, 30), delivered(0, 31)]));
         assert!(matches!(last, Step::Reply(_)));
-        let ids: Vec<JobId> = getjob.into_jobs().iter().map(|job| job.handed.id).collect();
+        let ids: Vec<JobId> = getjob
+            .into_jobs()
+            .unwrap()
+            .iter()
+            .map(|job| job.handed.id)
+            .collect();
         assert_eq!(ids, [id(20), id(30), id(31)]);
     }
 }

@@ -14,10 +14,19 @@ impl Shard {
     /// Makes a change and tells shard 0 what it counted; shutdown tells it later, when the last session is gone.
     pub(super) fn apply(&mut self, now: Now, number: u64, change: Change) {
         let count = match change {
-            Change::Settings(pairs) => self.change_settings(now, &pairs),
-            Change::FlushAll => {
-                self.core.home.flush(now);
+            Change::Settings(pairs) => {
+                self.change_settings(now, &pairs);
+                if self.log_switch_waits(number, &pairs) {
+                    return;
+                }
                 0
+            }
+            Change::FlushAll => {
+                if self.core.home.log_flush(now, number) {
+                    self.core.home.flush(now);
+                }
+                // Home says when it is done.
+                return;
             }
             Change::KillClients(filter) => {
                 let killed = self.sessions_where(|session| client::fits(&filter, session));
@@ -54,12 +63,17 @@ impl Shard {
                 0
             }
             Change::ResetLatency(events) => self.core.stats.latency.reset(&events),
-            Change::Shutdown => return self.begin_stop(now, number),
+            Change::RewriteLog => {
+                self.rewrite_log();
+                0
+            }
+            Change::Shutdown { .. } => return self.begin_stop(now, number),
         };
-        self.core.send_node(0, NodeMessage::Applied { number, count });
+        let result = Ok(count);
+        self.core.send_node(0, NodeMessage::Applied { number, result });
     }
 
-    fn change_settings(&mut self, now: Now, pairs: &[(&'static str, String)]) -> i64 {
+    fn change_settings(&mut self, now: Now, pairs: &[(&'static str, String)]) {
         for (name, value) in pairs {
             // They were checked before shard 0 was asked, and every shard has the same settings.
             self.core
@@ -81,7 +95,19 @@ impl Shard {
                 .iter()
                 .for_each(|session| self.arm_idle_check(now, session.index));
         }
-        0
+        if changed("appendfsync") || pairs.iter().any(|(name, _)| name.starts_with("auto-aof-rewrite")) {
+            self.change_log_settings();
+        }
+    }
+
+    /// Shard 0 switches the log on or off; whether the change is made only when that is done.
+    fn log_switch_waits(&mut self, number: u64, pairs: &[(&'static str, String)]) -> bool {
+        let mut waits = false;
+        if self.core.shard == 0 && pairs.iter().any(|(name, _)| *name == "appendonly") {
+            let on = self.core.settings.appendonly;
+            self.keep(|keeper, acts| waits = keeper.want(on, number, acts));
+        }
+        waits
     }
 
     fn change_maxmemory(&mut self) {
@@ -144,16 +170,27 @@ impl Shard {
         for session in self.sessions_where(|_| true) {
             self.with(now, session, |engine| engine.stop());
         }
-        self.stop_when_empty();
+        self.close_when_empty();
     }
 
-    /// Tells shard 0 that this shard has no session left, once.
-    pub(super) fn stop_when_empty(&mut self) {
-        if self.sessions.is_empty()
-            && let Some(number) = self.core.stopping
-            && !std::mem::replace(&mut self.stopped, true)
+    /// When the node stops: tells all shards that no session is left here and no job has to go back, once.
+    pub(super) fn close_when_empty(&mut self) {
+        if self.core.stopping.is_some()
+            && self.sessions.is_empty()
+            && self.core.returns.is_empty()
+            && !std::mem::replace(&mut self.closed, true)
         {
-            self.core.send_node(0, NodeMessage::Applied { number, count: 0 });
+            (0..self.core.shards).for_each(|shard| self.core.send_node(shard, NodeMessage::Closed));
+        }
+    }
+
+    /// A shard has no session left. With the last one nothing comes back any more: shard 0 is told.
+    pub(super) fn shard_closed(&mut self) {
+        self.closed_shards += 1;
+        if self.closed_shards == self.core.shards {
+            let number = self.core.stopping.expect("shards close when the node stops");
+            let result = Ok(0);
+            self.core.send_node(0, NodeMessage::Applied { number, result });
         }
     }
 

@@ -52,6 +52,7 @@ impl Shard {
             queues: there.queues,
             queued_jobs: there.queued,
             used_bytes: home.memory.used(),
+            log: self.log_gauges(),
             ..Gauges::default()
         }
     }

@@ -198,6 +198,8 @@ impl<W: Watch> Node<W> {
             Effect::StopListening => self.log.push("stop listening".to_owned()),
             Effect::Stopped => self.stopped.push(shard),
             Effect::Crash => panic!("nobody asked for a crash"),
+            Effect::Disk { task, .. } => panic!("no log was asked for: {task:?}"),
+            Effect::Die { why } => panic!("{why}"),
         }
     }
 

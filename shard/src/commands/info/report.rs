@@ -147,19 +147,45 @@ impl<'a> Report<'a> {
         fields!(text, registered_queues: self.node.gauges.queues);
     }
 
-    /// There is no log, and nothing is loaded.
+    /// Compaction goes on in steps: it has no duration and no end that could fail, and is never put off.
     fn persistence(&self, text: &mut String) {
+        let log = &self.node.gauges.log;
+        let state = log.state.unwrap_or("off");
         fields!(text,
-            loading: 0,
-            aof_enabled: 0,
-            aof_state: "off",
-            aof_rewrite_in_progress: 0,
+            loading: u8::from(log.loading.is_some()),
+            aof_enabled: u8::from(self.settings.appendonly),
+            aof_state: state,
+            aof_rewrite_in_progress: u8::from(log.compacting > 0),
             aof_rewrite_scheduled: 0,
             aof_last_rewrite_time_sec: -1,
             aof_current_rewrite_time_sec: -1,
             aof_last_bgrewrite_status: "ok",
-            aof_last_write_status: "ok",
+            aof_last_write_status: if log.failing > 0 { "err" } else { "ok" },
         );
+        if state != "off" {
+            fields!(text,
+                aof_current_size: log.bytes,
+                aof_base_size: log.live_bytes,
+                aof_pending_rewrite: 0,
+                aof_buffer_length: log.pending_bytes,
+                aof_rewrite_buffer_length: 0,
+                aof_pending_bio_fsync: log.waiting_answers,
+                aof_delayed_fsync: 0,
+                aof_segments_removed: log.segments_removed,
+            );
+        }
+        if let Some(loading) = log.loading {
+            let loaded = loading.loaded_bytes.min(loading.total_bytes);
+            let elapsed_s = self.now.wall_s().saturating_sub(loading.started_s);
+            let left_s = (loading.total_bytes - loaded) * elapsed_s / loaded.max(1);
+            fields!(text,
+                loading_start_time: loading.started_s,
+                loading_total_bytes: loading.total_bytes,
+                loading_loaded_bytes: loaded,
+                loading_loaded_perc: loaded * 100 / loading.total_bytes.max(1),
+                loading_eta_seconds: left_s,
+            );
+        }
     }
 
     fn stats(&self, text: &mut String) {

@@ -2,6 +2,7 @@
 
 mod flush;
 mod jobs;
+mod journal;
 mod look;
 mod memory;
 mod offers;

@@ -81,6 +81,10 @@ impl Writer {
             segment: oldest.number,
         });
         self.sync_started_at = now;
+        self.sync_started_up_to = oldest.written.1;
+        if self.due <= self.sync_started_up_to {
+            self.due = self.wanted;
+        }
         self.syncing = Some(Syncing {
             io,
             segment: oldest.number,
@@ -93,7 +97,9 @@ impl Writer {
         let sealed = oldest.sealed && oldest.written.0 == oldest.end;
         let second =
             self.fsync == AppendFsync::EverySecond && now >= self.sync_started_at.after_ms(SYNC_EVERY_MS);
-        sealed || second || self.is_always() || self.wanted > self.durable()
+        // Not for what was written before: the sync that is asked for goes with what it is asked for.
+        let asked = self.due > self.sync_started_up_to && self.due <= self.written;
+        sealed || second || self.is_always() || asked
     }
 
     pub(super) fn start_creating(&mut self, now: Mono) {

@@ -27,7 +27,7 @@ impl Writer {
         let bytes = META_BYTES;
         self.make_room(bytes);
         self.place_meta();
-        self.wanted = self.appended;
+        self.request_sync();
         self.appended
     }
 

@@ -1,0 +1,745 @@
+//! The log, joined to the home: what the home's moves write, and what waits until it is written (`log.md`).
+//!
+//! | move | entry | what tells of it waits until it is |
+//! | --- | --- | --- |
+//! | ADDJOB | Added | safe |
+//! | handed out, RETRY > 0 | State; left out while the log refuses it | - (but for the job's own Added) |
+//! | handed out, RETRY 0 | State, and a sync is asked for | durable; under `appendfsync no` safe |
+//! | brought back: its reply never reached the client | State | - |
+//! | NACK, ENQUEUE, DEQUEUE, WORKING | State | safe |
+//! | ACKJOB | Acked | safe |
+//! | FASTACK, DELJOB | Gone | safe |
+//! | expired, evicted | Gone | - |
+//! | PAUSE | Queue | safe |
+//! | DEBUG FLUSHALL | Flushed | safe |
+//!
+//! A job whose delay or lease ends writes nothing: a restart finds the same instant past. While an answer is made, `need` gathers
+//! what it waits for; `Home::hold` and `Home::end` keep it back until the log has reached that. When entries fail, the
+//! answers that were to tell of them become `-MISCONF`, and what they handed out goes back.
+
+use std::collections::VecDeque;
+
+use super::job::Job;
+use super::stock::Stock;
+use super::{Home, Place, Queue};
+use crate::clock::{Mono, Now};
+use crate::commands::addjob::AddJob;
+use crate::commands::{IdVerb, Request};
+use crate::error::CommandError;
+use crate::id::JobId;
+use crate::limits::UPKEEP_STEP;
+use crate::log::{
+    AckedImage, AppendFsync, Done, Entry, Event, Io, IoError, JobImage, KeptPlace, Live, Log, ObjectKey,
+    Position, QueueImage, StateChange, Thresholds, WallMs,
+};
+use crate::message::{Answer, Manner, Ticket};
+use crate::wire::Blob;
+
+/// Bytes that may wait to be written before the snapshots of a new log pause.
+const PENDING_BYTES: u64 = 4 << 20;
+
+/// What an answer waits for: all entries from the first to the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    first: Position,
+    last: Position,
+    durable: bool,
+}
+
+impl Need {
+    fn of(position: Position) -> Self {
+        Self {
+            first: position,
+            last: position,
+            durable: false,
+        }
+    }
+
+    fn and(self, other: Option<Self>) -> Self {
+        let Some(other) = other else { return self };
+        Self {
+            first: self.first.min(other.first),
+            last: self.last.max(other.last),
+            durable: self.durable || other.durable,
+        }
+    }
+}
+
+/// What leaves when the log has reached it.
+#[derive(Debug)]
+pub enum Held {
+    /// The end of a request.
+    Answer(Ticket, Answer),
+    /// A change of the node (FLUSHALL), by its number.
+    Change(u64, Result<(), CommandError>),
+}
+
+#[derive(Debug)]
+struct Waiting {
+    /// `None`: nothing any more.
+    need: Option<Need>,
+    held: Held,
+}
+
+/// A job whose `added` is not safe yet.
+#[derive(Clone, Copy, Debug)]
+struct Fresh {
+    ctime: u64,
+    position: Position,
+    key: u32,
+}
+
+/// How far the snapshots of a new log have come: keys of jobs, then of queues.
+#[derive(Clone, Copy, Debug)]
+struct Populating {
+    jobs: u32,
+    queues: u32,
+}
+
+/// The home's side of its log.
+#[derive(Debug, Default)]
+pub struct Journal {
+    log: Option<Log>,
+    /// Whether answers wait: not before the log's generation counts.
+    gates: bool,
+    now: Now,
+    need: Option<Need>,
+    /// In the order of creation.
+    fresh: VecDeque<Fresh>,
+    /// What waits to be safe, and what waits to be durable, in the order of their making.
+    waiting: [VecDeque<Waiting>; 2],
+    populating: Option<Populating>,
+    /// Where the snapshots of a new log end, once they are all appended.
+    populated: Option<Position>,
+    /// An orderly stop: nothing is written any more.
+    stopped: bool,
+    /// RETRY 0 jobs that were brought back while the log refused to hear of it.
+    unwritten: VecDeque<JobId>,
+    /// A RETRY 0 job could not be handed out since the log refused it.
+    refused: Option<CommandError>,
+}
+
+/// What became of the log in a turn.
+#[derive(Debug, Default)]
+pub struct Turn {
+    /// To be performed.
+    pub ios: Vec<Io>,
+    /// For the server's log.
+    pub warnings: Vec<String>,
+    /// The process must stop.
+    pub fatal: Option<String>,
+}
+
+impl Journal {
+    /// Entries of this input are of this time.
+    pub fn begin(&mut self, now: Now) {
+        self.now = now;
+    }
+
+    pub fn added(&mut self, job: &Job, key: u32, queue: &Blob) {
+        if self.log.is_some() {
+            let (entry, ctime) = (Entry::Added(image(job, queue, self.now)), job.ctime);
+            if let Some(position) = self.append(&entry) {
+                self.fresh.push_back(Fresh { ctime, position, key });
+                self.must_be_safe(position);
+            }
+        }
+    }
+
+    /// A command changed a job's state.
+    pub fn changed(&mut self, job: &Job) {
+        if self.log.is_some()
+            && let Some(position) = self.append(&Entry::State(change(job, self.now)))
+        {
+            self.must_be_safe(position);
+        }
+    }
+
+    /// A job is handed out: its record has its new state.
+    pub fn handed_out(&mut self, job: &Job) {
+        let Some(log) = &mut self.log else { return };
+        let appended = log.append(&Entry::State(change(job, self.now)));
+        if job.at_most_once() {
+            let position = appended.expect("a RETRY 0 job is handed out only when the log takes it");
+            let durable = log.fsync() != AppendFsync::No;
+            if durable {
+                log.request_sync();
+            }
+            let need = Need::of(position);
+            self.must(Need { durable, ..need });
+        }
+        if let Some(position) = self.fresh_position(job.ctime) {
+            self.must_be_safe(position);
+        }
+    }
+
+    /// A handing out was undone.
+    pub fn brought_back(&mut self, job: &Job) {
+        if self.log.is_some()
+            && self.append(&Entry::State(change(job, self.now))).is_none()
+            && job.at_most_once()
+        {
+            self.unwritten.push_back(job.id);
+        }
+    }
+
+    pub fn acknowledged(&mut self, id: JobId) {
+        let holders = Vec::new();
+        self.freed(&Entry::Acked(AckedImage { id, holders }));
+    }
+
+    /// A command removed a job.
+    pub fn deleted(&mut self, id: JobId) {
+        self.freed(&Entry::Gone(id));
+    }
+
+    /// A job is gone by itself: a restart comes to the same end without this entry.
+    pub fn gone(&mut self, id: JobId) {
+        if self.log.is_some() {
+            self.append(&Entry::Gone(id));
+        }
+    }
+
+    pub fn paused(&mut self, queue: &Queue) {
+        if self.log.is_some()
+            && let Some(position) = self.append(&Entry::Queue(queue_image(queue)))
+        {
+            self.must_be_safe(position);
+        }
+    }
+
+    /// Why a request cannot be served at present; nothing was changed.
+    pub fn refuses(&self, request: &Request) -> Option<CommandError> {
+        self.log.as_ref()?;
+        match request {
+            Request::Add(add) => self.refuses_add(add),
+            Request::Ids { verb, .. } => match verb {
+                IdVerb::Acknowledge | IdVerb::FastAcknowledge | IdVerb::Delete => self.refuses_raw(true, 0),
+                IdVerb::Enqueue | IdVerb::Nack | IdVerb::Dequeue => self.refuses_change(),
+            },
+            Request::Working(_) => self.refuses_change(),
+            Request::Pause(pause) if pause.state.is_some() => self.refuses_raw(false, pause.queue.len()),
+            _ => None,
+        }
+    }
+
+    /// Why a job cannot be added at present.
+    pub fn refuses_add(&self, add: &AddJob) -> Option<CommandError> {
+        self.refuses_raw(false, add.queue.len() + add.body.len())
+    }
+
+    /// Why a job's state cannot be changed at present.
+    pub fn refuses_change(&self) -> Option<CommandError> {
+        self.refuses_raw(false, 0)
+    }
+
+    /// Whether a RETRY 0 job may not be handed out at present; remembered until [`Self::take_refusal`].
+    pub fn refuses_hand_out(&mut self) -> bool {
+        self.refused = self.refuses_change();
+        self.refused.is_some()
+    }
+
+    fn refuses_raw(&self, frees_space: bool, raw_bytes: usize) -> Option<CommandError> {
+        let misconf = self.log.as_ref()?.refuses_raw(frees_space, raw_bytes)?;
+        Some(CommandError::Misconf(misconf.0))
+    }
+
+    /// Why the last pass over queues left a RETRY 0 job where it was, if it did.
+    pub fn take_refusal(&mut self) -> Option<CommandError> {
+        self.refused.take()
+    }
+
+    /// What the answer that is being made waits for; the next one begins anew.
+    pub fn take_need(&mut self) -> Option<Need> {
+        self.need.take()
+    }
+
+    /// Goes on with an answer whose making was interrupted by that of another.
+    pub fn restore_need(&mut self, need: Option<Need>) {
+        self.need = need;
+    }
+
+    fn freed(&mut self, entry: &Entry) {
+        if self.log.is_some()
+            && let Some(position) = self.append(entry)
+        {
+            self.must_be_safe(position);
+        }
+    }
+
+    /// A refused entry is one that its caller asked about before, or that may be left out.
+    fn append(&mut self, entry: &Entry) -> Option<Position> {
+        if self.stopped {
+            return None;
+        }
+        self.log.as_mut()?.append(entry).ok()
+    }
+
+    fn must_be_safe(&mut self, position: Position) {
+        self.must(Need::of(position));
+    }
+
+    fn must(&mut self, need: Need) {
+        if self.gates {
+            self.need = Some(need.and(self.need));
+        }
+    }
+
+    /// Where the `added` of a job stands that is not safe yet.
+    fn fresh_position(&self, ctime: u64) -> Option<Position> {
+        let at = self
+            .fresh
+            .binary_search_by_key(&ctime, |fresh| fresh.ctime)
+            .ok()?;
+        Some(self.fresh[at].position)
+    }
+
+    fn is_met(&self, need: Need) -> bool {
+        let Some(log) = &self.log else { return true };
+        let reached = if need.durable { log.durable() } else { log.safe() };
+        // What must be durable must also be told in the order of what is safe.
+        need.last <= reached
+    }
+
+    fn wait(&mut self, need: Need, held: Held) {
+        self.waiting[usize::from(need.durable)].push_back(Waiting {
+            need: Some(need),
+            held,
+        });
+    }
+
+    /// What may leave now.
+    fn release(&mut self, released: &mut Vec<Held>) {
+        let safe = self.log.as_ref().map_or(Position(u64::MAX), Log::safe);
+        while self.fresh.front().is_some_and(|fresh| fresh.position <= safe) {
+            self.fresh.pop_front();
+        }
+        for list in 0..self.waiting.len() {
+            while let Some(front) = self.waiting[list].front()
+                && front.need.is_none_or(|need| self.is_met(need))
+            {
+                released.extend(self.waiting[list].pop_front().map(|waiting| waiting.held));
+            }
+        }
+    }
+}
+
+impl Home {
+    /// Keeps an answer back until the log has reached what it tells of.
+    pub(super) fn hold(&mut self, ticket: Ticket, answer: Answer) -> Answer {
+        match self.journal.take_need() {
+            None => answer,
+            Some(need) if self.journal.is_met(need) => answer,
+            Some(need) => {
+                assert!(
+                    !matches!(answer, Answer::Waiting),
+                    "who waits has changed nothing"
+                );
+                self.journal.wait(need, Held::Answer(ticket, answer));
+                Answer::Waiting
+            }
+        }
+    }
+
+    /// The only way out for the answer to a request that was told to wait, or to a claim. It waits for what the log says.
+    pub(super) fn end(&mut self, ticket: Ticket, answer: Answer) {
+        assert!(!matches!(answer, Answer::Waiting), "an end is the end");
+        match self.journal.take_need() {
+            Some(need) if !self.journal.is_met(need) => {
+                self.journal.wait(need, Held::Answer(ticket, answer));
+            }
+            _ => self.ends.push(Held::Answer(ticket, answer)),
+        }
+    }
+
+    /// Writes from now on to this log. What it holds already is what there is, or (`populate`) it is to be filled with that.
+    pub fn begin_log(&mut self, log: Log, populate: bool) {
+        self.journal.log = Some(log);
+        self.journal.gates = false;
+        self.journal.populated = None;
+        self.journal.populating = populate.then_some(Populating { jobs: 0, queues: 0 });
+    }
+
+    /// The log's generation counts: from now on answers wait for it.
+    pub fn log_counts(&mut self) {
+        self.journal.gates = true;
+    }
+
+    /// The log ends here; what waited for it leaves.
+    pub fn end_log(&mut self) {
+        self.journal.log = None;
+        self.journal.gates = false;
+        self.journal.populating = None;
+        self.journal.unwritten.clear();
+        self.journal.release(&mut self.ends);
+    }
+
+    /// An orderly stop: what nobody was told is undone, and the log gets its last mark; its position.
+    pub fn stop_log(&mut self, now: Now) -> Position {
+        self.journal.begin(now);
+        for list in 0..self.journal.waiting.len() {
+            for waiting in std::mem::take(&mut self.journal.waiting[list]) {
+                if let Held::Answer(_, Answer::Jobs(jobs)) = waiting.held {
+                    jobs.iter().for_each(|job| self.put_back(now.mono(), job.handed));
+                }
+            }
+        }
+        self.journal.stopped = true;
+        self.journal.log.as_mut().expect("there is a log").stop()
+    }
+
+    /// The log, while there is one.
+    pub fn log(&self) -> Option<&Log> {
+        self.journal.log.as_ref()
+    }
+
+    /// What all that lives would take in the log, bytes.
+    pub fn log_live_bytes(&self) -> u64 {
+        self.stock.log_bytes
+    }
+
+    /// Answers that wait for the log.
+    pub fn answers_kept_back(&self) -> u64 {
+        self.journal.waiting.iter().map(|list| list.len() as u64).sum()
+    }
+
+    /// The log, for its settings and its end.
+    pub fn log_mut(&mut self) -> Option<&mut Log> {
+        self.journal.log.as_mut()
+    }
+
+    /// Whether the log has begun, and holds durably all that lived when it was to be filled.
+    pub fn log_is_ready(&self) -> bool {
+        let durable = |log: &Log| self.journal.populated.is_none_or(|end| log.durable() >= end);
+        let log = self.journal.log.as_ref();
+        log.is_some_and(|log| log.started() && self.journal.populating.is_none() && durable(log))
+    }
+
+    /// The end of an I/O of the log.
+    pub fn log_completed(&mut self, now: Now, io: u64, result: Result<Done, IoError>) -> Turn {
+        self.journal.begin(now);
+        if let Some(log) = &mut self.journal.log {
+            log.completed(now, io, result);
+        }
+        let mut turn = Turn::default();
+        self.take_log_events(now, &mut turn);
+        self.journal.release(&mut self.ends);
+        turn
+    }
+
+    /// The turn is over: what happened goes to disk together, and a step of compaction is made.
+    pub fn log_turn(&mut self, now: Now) -> Turn {
+        let mut turn = Turn::default();
+        if self.journal.log.is_none() {
+            return turn;
+        }
+        self.journal.begin(now);
+        if !self.journal.stopped {
+            self.write_unwritten(now.mono());
+            self.populate(now);
+        }
+        let Self {
+            journal,
+            stock,
+            options,
+            ..
+        } = self;
+        let (shards, hasher) = (options.shards, &self.hasher);
+        let log = journal.log.as_mut().expect("there is a log");
+        if journal.populating.is_none() && !journal.stopped {
+            log.compact(
+                now,
+                &mut Lives {
+                    stock,
+                    now,
+                    shards,
+                    hasher,
+                },
+            );
+        }
+        log.take_io(now, &mut turn.ios);
+        self.take_log_events(now, &mut turn);
+        self.journal.release(&mut self.ends);
+        turn
+    }
+
+    /// When the log is to be looked after although nothing happened.
+    pub fn log_deadline(&self) -> Option<Mono> {
+        let log = self.journal.log.as_ref()?;
+        let busy = self.journal.populating.is_some() && log.pending_bytes() <= PENDING_BYTES;
+        let unwritten = !self.journal.unwritten.is_empty() && log.refuses_raw(false, 0).is_none();
+        if busy || unwritten {
+            return Some(Mono::default());
+        }
+        log.next_deadline()
+    }
+
+    /// FLUSHALL, in the log, before anything is flushed; the change is reported when that is safe. `false`: the log refuses it.
+    pub fn log_flush(&mut self, now: Now, number: u64) -> bool {
+        self.journal.begin(now);
+        if self.journal.populating.is_some() {
+            // What is there from now on writes its own entries.
+            self.journal.populating = Some(Populating {
+                jobs: u32::MAX,
+                queues: u32::MAX,
+            });
+        }
+        let position = match &mut self.journal.log {
+            Some(log) => match log.append(&Entry::Flushed) {
+                Ok(position) => Some(position),
+                Err(misconf) => {
+                    let error = CommandError::Misconf(misconf.0);
+                    self.ends.push(Held::Change(number, Err(error)));
+                    return false;
+                }
+            },
+            None => None,
+        };
+        let change = Held::Change(number, Ok(()));
+        match position.filter(|_| self.journal.gates).map(Need::of) {
+            Some(need) if !self.journal.is_met(need) => self.journal.wait(need, change),
+            _ => self.ends.push(change),
+        }
+        true
+    }
+
+    fn take_log_events(&mut self, now: Now, turn: &mut Turn) {
+        let mut events = Vec::new();
+        if let Some(log) = &mut self.journal.log {
+            log.take_events(&mut events);
+        }
+        for event in events {
+            match event {
+                Event::Failed { from, to, reason } => {
+                    turn.warnings.push(format!("Errors writing to the log: {reason}"));
+                    self.log_failed(now, from, to, &reason);
+                }
+                Event::Fatal(message) => turn.fatal = Some(message),
+                Event::Warning(warning) => turn.warnings.push(warning),
+            }
+        }
+    }
+
+    /// These entries are not in the log: what they told of is undone, or at least not told.
+    fn log_failed(&mut self, now: Now, from: Position, to: Position, reason: &str) {
+        let failed = |position: Position| from <= position && position <= to;
+        if self.journal.populating.is_some() || self.journal.populated.is_some_and(failed) {
+            self.journal.populating = Some(Populating { jobs: 0, queues: 0 });
+            self.journal.populated = None;
+        }
+        if !self.journal.gates {
+            return;
+        }
+        let fresh = std::mem::take(&mut self.journal.fresh);
+        let (lost, kept): (VecDeque<Fresh>, _) = fresh.into_iter().partition(|fresh| failed(fresh.position));
+        self.journal.fresh = kept;
+        for Fresh { ctime, key, .. } in lost {
+            if self.stock.jobs.0.get(key).is_some_and(|job| job.ctime == ctime) {
+                self.counters.added = self.counters.added.saturating_sub(1);
+                self.remove(key);
+            }
+        }
+        let misconf = || CommandError::Misconf(format!("Errors writing to the log: {reason}"));
+        for list in 0..self.journal.waiting.len() {
+            for mut waiting in std::mem::take(&mut self.journal.waiting[list]) {
+                let hit = waiting
+                    .need
+                    .is_some_and(|need| need.first <= to && need.last >= from);
+                if hit {
+                    waiting.need = None;
+                    match &mut waiting.held {
+                        Held::Answer(ticket, Answer::Jobs(jobs)) => {
+                            let (ticket, handed) = (*ticket, std::mem::take(jobs));
+                            let (jobs, need) = self.still_handed_out(now, handed);
+                            if jobs.is_empty() {
+                                self.ends.push(Held::Answer(ticket, Answer::Jobs(jobs)));
+                                self.wait_again(now.mono(), ticket);
+                                continue;
+                            }
+                            waiting.need = need;
+                            waiting.held = Held::Answer(ticket, Answer::Jobs(jobs));
+                        }
+                        Held::Answer(_, answer) => *answer = Answer::Error(misconf()),
+                        Held::Change(_, result) => *result = Err(misconf()),
+                    }
+                }
+                self.journal.waiting[list].push_back(waiting);
+            }
+        }
+    }
+
+    /// Of jobs whose handing out is in doubt those that may go on; the RETRY 0 ones return to their queues.
+    fn still_handed_out(
+        &mut self,
+        now: Now,
+        mut jobs: Vec<crate::message::Delivered>,
+    ) -> (Vec<crate::message::Delivered>, Option<Need>) {
+        let mut need: Option<Need> = None;
+        jobs.retain(|delivered| {
+            let handed = delivered.handed;
+            let Some(key) = self.find_job(now.mono(), &handed.id) else {
+                return false;
+            };
+            let job = &self.stock.jobs[key];
+            if job.at_most_once() {
+                self.put_back(now.mono(), handed);
+                return false;
+            }
+            let is_handed_out = job.place == Place::Leased && job.deliveries == handed.delivery;
+            if is_handed_out && let Some(position) = self.journal.fresh_position(job.ctime) {
+                need = Some(Need::of(position).and(need));
+            }
+            is_handed_out
+        });
+        (jobs, need)
+    }
+
+    /// A claim that gave nothing after all: the request goes on as if it had been refused.
+    fn wait_again(&mut self, now: Mono, ticket: Ticket) {
+        if let Some(&waiter) = self.tickets.get(&ticket)
+            && self.waiters[waiter].manner == Manner::Offer
+        {
+            self.waiters[waiter].phase = super::waiter::Phase::Offered;
+            if self.waiters[waiter].offers.is_empty() {
+                self.wait_on(now, waiter);
+            }
+        }
+    }
+
+    /// Tells the log of jobs that were brought back while it refused to hear.
+    fn write_unwritten(&mut self, now: Mono) {
+        for _ in 0..UPKEEP_STEP {
+            let refuses = |log: &Log| log.refuses_raw(false, 0).is_some();
+            if self.journal.log.as_ref().is_none_or(refuses) {
+                return;
+            }
+            let Some(id) = self.journal.unwritten.pop_front() else {
+                return;
+            };
+            if let Some(key) = self.find_job(now, &id) {
+                self.journal
+                    .append(&Entry::State(change(&self.stock.jobs[key], self.journal.now)));
+            }
+        }
+    }
+
+    /// A step of the snapshots that a new log begins with.
+    fn populate(&mut self, now: Now) {
+        let Some(mut at) = self.journal.populating else {
+            return;
+        };
+        let Self { journal, stock, .. } = self;
+        let log = journal.log.as_mut().expect("a log is populated");
+        if !log.started() || log.pending_bytes() > PENDING_BYTES || log.refuses_raw(false, 0).is_some() {
+            return;
+        }
+        let step = UPKEEP_STEP as u32;
+        if at.jobs < stock.jobs.0.high_water() {
+            for (_, job) in stock.jobs.0.iter_from(at.jobs, step) {
+                let name = &stock.queues[job.queue].name;
+                if log.append(&Entry::JobSnapshot(image(job, name, now))).is_err() {
+                    return;
+                }
+            }
+            at.jobs = at.jobs.saturating_add(step);
+        } else if at.queues < stock.queues.0.high_water() {
+            for (_, queue) in stock.queues.0.iter_from(at.queues, step) {
+                if queue.pause.any() && log.append(&Entry::QueueSnapshot(queue_image(queue))).is_err() {
+                    return;
+                }
+            }
+            at.queues = at.queues.saturating_add(step);
+        } else {
+            log.request_sync();
+            journal.populated = Some(log.appended());
+            journal.populating = None;
+            return;
+        }
+        journal.populating = Some(at);
+    }
+}
+
+/// The home as compaction sees it.
+struct Lives<'a> {
+    stock: &'a Stock,
+    now: Now,
+    shards: u16,
+    hasher: &'a ahash::RandomState,
+}
+
+impl Live for Lives<'_> {
+    fn snapshot(&mut self, object: &ObjectKey) -> Option<Entry> {
+        match object {
+            ObjectKey::Job(id) => {
+                let job = &self.stock.jobs[self.stock.job_key(self.shards, id)?];
+                let name = &self.stock.queues[job.queue].name;
+                Some(Entry::JobSnapshot(image(job, name, self.now)))
+            }
+            ObjectKey::Queue(name) => {
+                let hash = self.hasher.hash_one(name.as_slice());
+                let queue = &self.stock.queues[self.stock.queue_key(self.shards, hash, name)?];
+                queue
+                    .pause
+                    .any()
+                    .then(|| Entry::QueueSnapshot(queue_image(queue)))
+            }
+            ObjectKey::Acked(_) => None,
+        }
+    }
+
+    fn live_bytes(&self) -> u64 {
+        self.stock.log_bytes
+    }
+}
+
+/// A job with all that a restart must know of it.
+fn image(job: &Job, queue: &Blob, now: Now) -> JobImage {
+    JobImage {
+        id: job.id,
+        queue: queue.clone(),
+        body: job.body.clone(),
+        ctime: job.ctime,
+        expires_at: WallMs::wall_at(now, job.expires_at),
+        ttl_s: job.ttl_s,
+        retry_s: job.retry_s,
+        delay_s: job.delay_s,
+        replicate: job.replicate,
+        state: change(job, now),
+        holders: Vec::new(),
+    }
+}
+
+/// A job's present state.
+fn change(job: &Job, now: Now) -> StateChange {
+    StateChange {
+        id: job.id,
+        place: match job.place {
+            Place::Idle => KeptPlace::Idle,
+            Place::Queued | Place::Reserved => KeptPlace::Queued,
+            Place::Leased => KeptPlace::Leased,
+            Place::Held => KeptPlace::Held,
+        },
+        enters_at: WallMs::wall_at(now, job.enters_at),
+        nacks: job.nacks,
+        additional_deliveries: job.additional_deliveries,
+        deliveries: job.deliveries,
+        delivered: job.delivered,
+        entered_before: job.entered_before,
+    }
+}
+
+fn queue_image(queue: &Queue) -> QueueImage {
+    QueueImage {
+        name: queue.name.clone(),
+        pause: queue.pause,
+        version: 0,
+    }
+}
+
+/// The thresholds of one shard.
+pub fn thresholds(percentage: u64, min_bytes: u64, shards: u16) -> Thresholds {
+    Thresholds {
+        percentage: u32::try_from(percentage).unwrap_or(u32::MAX),
+        min_bytes: min_bytes / u64::from(shards),
+    }
+}

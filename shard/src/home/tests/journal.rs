@@ -1,0 +1,374 @@
+//! What the log keeps back, what a failing one undoes, and what it gives back to the next home.
+
+use std::collections::BTreeMap;
+
+use crate::commands::{AddJob, IdVerb, Request};
+use crate::error::CommandError;
+use crate::home::testing::{Scene, bodies, job, once, take};
+use crate::home::{Origin, Turn};
+use crate::id::JobId;
+use crate::log::{
+    Action, AppendFsync, Done, FoundFile, Io, IoError, Log, Recovered, Recovery, RecoveryOptions, Thresholds,
+    Want, WriterOptions,
+};
+use crate::message::{Answer, Manner, Patience, Ticket};
+
+/// A home with a log, and a disk that does what it is told when it is told.
+struct Logged {
+    scene: Scene,
+    files: BTreeMap<u64, Vec<u8>>,
+    under_way: Vec<Io>,
+}
+
+impl Logged {
+    fn new(fsync: AppendFsync) -> Self {
+        let mut scene = Scene::new();
+        let options = WriterOptions {
+            shard: 0,
+            generation: 1,
+            segment_bytes: 1 << 16,
+            reserve: 1,
+            fsync,
+            seed: [5; 32],
+        };
+        let thresholds = Thresholds {
+            percentage: 0,
+            min_bytes: 0,
+        };
+        let start = Recovered::fresh(0).start(1, [0; 16], scene.now);
+        scene.home.begin_log(Log::new(options, thresholds, start), false);
+        let mut logged = Self {
+            scene,
+            files: BTreeMap::new(),
+            under_way: Vec::new(),
+        };
+        logged.settle();
+        assert!(logged.scene.home.log_is_ready());
+        logged.scene.home.log_counts();
+        logged
+    }
+
+    fn took(&mut self, turn: Turn) {
+        assert_eq!(turn.fatal, None);
+        self.under_way.extend(turn.ios);
+    }
+
+    fn turn(&mut self) {
+        let turn = self.scene.home.log_turn(self.scene.now);
+        self.took(turn);
+    }
+
+    /// Ends what is under way and is of this kind.
+    fn end(&mut self, which: fn(&Action) -> bool, result: Result<(), IoError>) -> usize {
+        self.turn();
+        let (now, rest) = std::mem::take(&mut self.under_way)
+            .into_iter()
+            .partition(|io: &Io| which(&io.action));
+        self.under_way = rest;
+        let ended: Vec<Io> = now;
+        let count = ended.len();
+        for Io { id, action } in ended {
+            let done = match &result {
+                Ok(()) => Ok(self.perform(action)),
+                Err(error) => Err(error.clone()),
+            };
+            let turn = self.scene.home.log_completed(self.scene.now, id, done);
+            self.took(turn);
+        }
+        self.scene.check();
+        count
+    }
+
+    fn write(&mut self) {
+        assert!(self.end(|action| matches!(action, Action::Write { .. }), Ok(())) > 0);
+    }
+
+    fn sync(&mut self) {
+        assert!(self.end(|action| matches!(action, Action::Sync { .. }), Ok(())) > 0);
+    }
+
+    fn fail_write(&mut self) {
+        let full = Err(IoError::Full);
+        assert!(self.end(|action| matches!(action, Action::Write { .. }), full) > 0);
+    }
+
+    /// Until the disk has nothing to do.
+    fn settle(&mut self) {
+        self.scene.home.tick(self.scene.now);
+        while self.end(|_| true, Ok(())) > 0 {}
+    }
+
+    fn perform(&mut self, action: Action) -> Done {
+        match action {
+            Action::Create {
+                segment,
+                bytes,
+                header,
+                ..
+            } => {
+                let mut file = vec![0; bytes as usize];
+                file[..header.len()].copy_from_slice(&header);
+                self.files.insert(segment, file);
+            }
+            Action::Write {
+                segment,
+                offset,
+                chunks,
+            } => {
+                let bytes = chunks.concat();
+                let file = self.files.get_mut(&segment).expect("it was created");
+                file[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+            }
+            Action::Sync { .. } | Action::SyncFolder => {}
+            Action::Read { .. } | Action::Unlink { .. } => panic!("nothing is compacted here"),
+        }
+        Done::Done
+    }
+
+    fn ask(&mut self, request: Request) -> Ticket {
+        let ticket = self.scene.ticket();
+        let answer = self.scene.request_as(ticket, request);
+        assert!(matches!(answer, Answer::Waiting), "{answer:?}");
+        ticket
+    }
+
+    fn add(&mut self, add: AddJob) -> JobId {
+        let ticket = self.ask(Request::Add(add));
+        self.settle();
+        match self.scene.late(ticket).as_slice() {
+            [Answer::Id(id)] => *id,
+            other => panic!("not added: {other:?}"),
+        }
+    }
+
+    fn get(&mut self, queue: &str) -> Answer {
+        let take = take(&[queue], 1, Manner::Deliver, Patience::None);
+        self.scene.request(Request::Take(take))
+    }
+
+    /// What a start after a kill right now finds, `later_ms` later.
+    fn restart(&self, later_ms: u64) -> Scene {
+        let options = RecoveryOptions {
+            shard: 0,
+            generation: 1,
+            boot_id: [0; 16],
+            may_cut: true,
+        };
+        let found = self.files.iter().map(|(&number, file)| FoundFile {
+            number,
+            bytes: file.len() as u64,
+        });
+        let mut recovery = Recovery::new(options, found.collect());
+        let mut scene = Scene::new();
+        scene.now = self.scene.now;
+        scene.leap(later_ms);
+        let origin = Origin { shard: 0, shards: 1 };
+        while let Want::Read {
+            segment,
+            offset,
+            bytes,
+        } = recovery.want()
+        {
+            let bytes = &self.files[&segment][offset as usize..][..bytes as usize];
+            let (home, now) = (&mut scene.home, scene.now);
+            recovery
+                .supply(Ok(bytes), &mut |entry| home.restore(now, origin, entry).unwrap())
+                .unwrap();
+        }
+        let recovered = recovery.finish().unwrap();
+        scene.home.restored(scene.now, recovered.last_ctime);
+        scene.settle();
+        scene
+    }
+}
+
+fn is_misconf(answer: &Answer) -> bool {
+    matches!(answer, Answer::Error(CommandError::Misconf(_)))
+}
+
+#[test]
+fn an_addjob_is_answered_when_its_record_is_written() {
+    let mut logged = Logged::new(AppendFsync::EverySecond);
+    let ticket = logged.ask(Request::Add(job("q", "body")));
+    logged.turn();
+    assert!(logged.scene.late(ticket).is_empty(), "the write is under way");
+    logged.write();
+    assert!(matches!(logged.scene.late(ticket).as_slice(), [Answer::Id(_)]));
+}
+
+#[test]
+fn under_always_it_is_answered_when_that_is_synced() {
+    let mut logged = Logged::new(AppendFsync::Always);
+    let first = logged.ask(Request::Add(job("q", "1")));
+    let second = logged.ask(Request::Add(job("q", "2")));
+    logged.write();
+    assert!(logged.scene.late(first).is_empty(), "written is not synced");
+    logged.sync();
+    assert_eq!(logged.scene.late(first).len(), 1);
+    assert_eq!(logged.scene.late(second).len(), 1, "one sync for all that wait");
+}
+
+#[test]
+fn a_leased_job_waits_for_its_own_record_only() {
+    let mut logged = Logged::new(AppendFsync::EverySecond);
+    logged.add(job("q", "old"));
+    assert!(
+        matches!(logged.get("q"), Answer::Jobs(_)),
+        "nothing that it needs is missing"
+    );
+    logged.settle();
+    let added = logged.ask(Request::Add(job("q", "new")));
+    let got = logged.ask(Request::Take(take(&["q"], 1, Manner::Deliver, Patience::None)));
+    logged.write();
+    assert_eq!(logged.scene.late(added).len(), 1);
+    assert_eq!(bodies(&logged.scene.late_jobs(got)), ["new"]);
+}
+
+#[test]
+fn a_job_that_is_handed_out_once_waits_for_a_sync() {
+    for fsync in [AppendFsync::EverySecond, AppendFsync::Always] {
+        let mut logged = Logged::new(fsync);
+        logged.add(once("q", "once"));
+        let got = logged.ask(Request::Take(take(&["q"], 1, Manner::Deliver, Patience::None)));
+        logged.write();
+        assert!(
+            logged.scene.late(got).is_empty(),
+            "it might be handed out again after a power loss"
+        );
+        logged.sync();
+        assert_eq!(bodies(&logged.scene.late_jobs(got)), ["once"]);
+    }
+    let mut logged = Logged::new(AppendFsync::No);
+    logged.add(once("q", "once"));
+    let got = logged.ask(Request::Take(take(&["q"], 1, Manner::Deliver, Patience::None)));
+    logged.write();
+    assert_eq!(bodies(&logged.scene.late_jobs(got)), ["once"]);
+}
+
+#[test]
+fn a_failed_write_undoes_the_addjob() {
+    let mut logged = Logged::new(AppendFsync::EverySecond);
+    let ticket = logged.ask(Request::Add(job("q", "lost")));
+    logged.fail_write();
+    let answers = logged.scene.late(ticket);
+    assert!(is_misconf(&answers[0]), "{answers:?}");
+    assert_eq!(logged.scene.length("q"), 0);
+    let refused = logged.scene.request(Request::Add(job("q", "later")));
+    assert!(is_misconf(&refused), "{refused:?}");
+    logged.scene.leap(2_000);
+    logged.settle();
+    logged.add(job("q", "again"));
+    assert_eq!(logged.restart(0).length("q"), 1);
+}
+
+#[test]
+fn a_consumer_never_sees_a_job_that_is_not_in_the_log() {
+    let mut logged = Logged::new(AppendFsync::EverySecond);
+    let waiting = logged.scene.wait(&["q"], 1, Manner::Deliver, Patience::Jobs);
+    let added = logged.ask(Request::Add(job("q", "lost")));
+    logged.fail_write();
+    assert!(is_misconf(&logged.scene.late(added)[0]));
+    assert!(
+        logged.scene.late_jobs(waiting).is_empty(),
+        "the session is to ask again"
+    );
+}
+
+#[test]
+fn a_job_handed_out_once_returns_when_its_record_fails() {
+    let mut logged = Logged::new(AppendFsync::EverySecond);
+    let id = logged.add(once("q", "once"));
+    let got = logged.ask(Request::Take(take(&["q"], 1, Manner::Deliver, Patience::None)));
+    logged.fail_write();
+    assert!(logged.scene.late_jobs(got).is_empty());
+    assert_eq!(logged.scene.length("q"), 1);
+    assert!(is_misconf(&logged.get("q")), "not while the log cannot take it");
+    logged.scene.leap(2_000);
+    logged.settle();
+    assert_eq!(logged.restart(0).get_one("q").handed.id, id);
+}
+
+#[test]
+fn a_claim_that_came_to_nothing_waits_on() {
+    let mut logged = Logged::new(AppendFsync::EverySecond);
+    logged.add(once("q", "once"));
+    let (ticket, ids) = logged.scene.offered(&["q"], 1, Patience::Jobs);
+    logged.scene.home.claim(logged.scene.now, ticket, &ids);
+    assert!(logged.scene.late(ticket).is_empty());
+    logged.fail_write();
+    let ends = logged.scene.late(ticket);
+    assert!(
+        matches!(ends.as_slice(), [Answer::Jobs(jobs), end] if jobs.is_empty() && is_misconf(end)),
+        "{ends:?}"
+    );
+}
+
+#[test]
+fn acknowledgements_go_on_while_the_log_cannot_grow() {
+    let mut logged = Logged::new(AppendFsync::EverySecond);
+    let id = logged.add(job("q", "done"));
+    let ticket = logged.ask(Request::Add(job("q", "lost")));
+    logged.fail_write();
+    logged.scene.late(ticket);
+    let ids = [id].into_iter().collect();
+    let verb = IdVerb::Acknowledge;
+    let acked = logged.ask(Request::Ids { verb, ids });
+    logged.scene.leap(2_000);
+    logged.settle();
+    assert!(matches!(logged.scene.late(acked).as_slice(), [Answer::Count(1)]));
+    assert_eq!(logged.restart(0).show(id).map(|job| job.id), None);
+}
+
+#[test]
+fn every_state_comes_back_as_it_was() {
+    let mut logged = Logged::new(AppendFsync::EverySecond);
+    let ids: Vec<JobId> = (0..8)
+        .map(|number| logged.add(job("q", &number.to_string())))
+        .collect();
+    let delayed = logged.add(AddJob {
+        delay_s: 100,
+        ..job("q", "delayed")
+    });
+    let spent = logged.add(once("once", "spent"));
+    let kept = logged.add(once("kept", "kept"));
+    let act = |logged: &mut Logged, verb, id: JobId| {
+        let ids = [id].into_iter().collect();
+        logged.ask(Request::Ids { verb, ids });
+        logged.settle();
+    };
+    for _ in 0..4 {
+        logged.get("q");
+    }
+    logged.get("once");
+    logged.settle();
+    act(&mut logged, IdVerb::Acknowledge, ids[0]);
+    act(&mut logged, IdVerb::Nack, ids[1]);
+    act(&mut logged, IdVerb::Dequeue, ids[4]);
+    act(&mut logged, IdVerb::Delete, ids[5]);
+    let pause = crate::commands::pause::Pause {
+        queue: "kept".into(),
+        state: Some(crate::commands::view::PauseState {
+            input: false,
+            output: true,
+        }),
+        broadcast: false,
+    };
+    logged.ask(Request::Pause(pause));
+    logged.settle();
+    let mut back = logged.restart(3_000);
+    logged.scene.leap(3_000);
+    logged.settle();
+    for id in ids.iter().chain([&delayed, &spent, &kept]) {
+        let (before, after) = (logged.scene.show(*id), back.show(*id));
+        assert_eq!(before, after, "{id:?}");
+    }
+    assert_eq!(bodies(&back.get(&["q"], 10)), ["1", "6", "7"]);
+    assert!(back.get(&["once"], 1).is_empty(), "never twice");
+    assert!(back.get(&["kept"], 1).is_empty(), "the pause is kept");
+    back.pass(7_000);
+    assert_eq!(
+        bodies(&back.get(&["q"], 10)),
+        ["2", "3", "4"],
+        "leases end when they would have"
+    );
+}
