@@ -104,8 +104,8 @@ pub fn run(config: Config) -> Result<(), BootError> {
     let unix_socket = listeners.iter().find_map(|listener| listener.unix_path.clone());
     let stop_requests = signals::watch()?;
     // Late, since it may put a log aside; before the pidfile, which may be that of the server that holds the lock.
-    let lock = FolderLock::default();
-    let booted = log::boot(Path::new(DATA_FOLDER), settings.appendonly, shards, &lock);
+    let lock = FolderLock::new(Path::new(DATA_FOLDER));
+    let booted = log::boot(&lock, settings.appendonly, shards);
     let booted = booted.inspect_err(|_| remove_files(unix_socket.as_deref(), None))?;
     let pidfile = write_pidfile(&settings)?;
 
@@ -242,7 +242,7 @@ impl Seat {
             posts,
             wakeup,
             config_file: self.config_file,
-            files: Files::new(Path::new(DATA_FOLDER), self.lock),
+            files: Files::new(self.lock),
             heartbeat,
         })
         .run()

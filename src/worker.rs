@@ -120,7 +120,7 @@ pub struct Worker {
     posts: Posts,
     wakeup: Arc<Wakeup>,
     config_file: Option<ConfigFile>,
-    files: Arc<Files>,
+    files: Files,
     heartbeat: Heartbeat,
     /// Shard 0: accepted connections that the shard has not placed yet.
     waiting: HashMap<u64, Arrival>,
@@ -172,7 +172,7 @@ impl Worker {
             posts: parts.posts,
             wakeup: parts.wakeup,
             config_file: parts.config_file,
-            files: Arc::new(parts.files),
+            files: parts.files,
             heartbeat: parts.heartbeat,
             waiting: HashMap::new(),
             next_connection: 0,

@@ -40,13 +40,13 @@ pub enum LogError {
     /// The generation is not there.
     #[error(
         "{folder}/{CURRENT} names {generation}, which is not there; what was confirmed may be in it.\n  \
-         Bring the folder back. To start empty instead, move {CURRENT} away."
+         Bring the folder back. To start empty instead, rename {CURRENT} to {CURRENT_OFF}."
     )]
     MissingGeneration { folder: String, generation: String },
     /// A shard of the generation has left nothing.
     #[error(
         "{folder} holds no segment of shard {shard}; what was confirmed may be in it.\n  \
-         Bring the files back. To start empty instead, move {CURRENT} away."
+         Bring the files back. To start empty instead, rename {CURRENT} to {CURRENT_OFF}."
     )]
     MissingShard { folder: String, shard: usize },
     /// A segment belongs to no shard of the generation.
@@ -67,9 +67,10 @@ pub enum LogError {
     },
 }
 
-/// Finds out what the data folder `root` holds, does what comes before the shards, and tells them. The lock is taken when a log is kept
+/// Finds out what the data folder holds, does what comes before the shards, and tells them. The lock is taken when a log is kept
 /// or found.
-pub fn boot(root: &Path, appendonly: bool, shards: u16, lock: &FolderLock) -> Result<LogBoot, LogError> {
+pub fn boot(lock: &FolderLock, appendonly: bool, shards: u16) -> Result<LogBoot, LogError> {
+    let root = &lock.wanted();
     if !appendonly && !holds_log(root) {
         return Ok(LogBoot {
             newest_generation: newest_without_log(root),
@@ -77,7 +78,7 @@ pub fn boot(root: &Path, appendonly: bool, shards: u16, lock: &FolderLock) -> Re
             ..LogBoot::nothing()
         });
     }
-    lock_folder(root, lock)?;
+    take_lock(lock)?;
     let path = root.join(CURRENT);
     let current = read_if_there(&path).map_err(system("read", &path))?;
     let found = Found::list(root)?;
@@ -132,11 +133,11 @@ fn newest(names: &[String]) -> u64 {
     generations.max().unwrap_or(0)
 }
 
-fn lock_folder(root: &Path, lock: &FolderLock) -> Result<(), LogError> {
-    let taken = lock.take(root, || Ok::<(), io::Error>(()));
+fn take_lock(lock: &FolderLock) -> Result<(), LogError> {
+    let (root, taken) = (lock.wanted(), lock.take(|_| Ok(())));
     match taken.map_err(system("lock", &root.join(LOCK)))? {
         Taken::Now | Taken::Before => Ok(()),
-        Taken::ByAnother => Err(LogError::InUse { folder: show(root) }),
+        Taken::ByAnother => Err(LogError::InUse { folder: show(&root) }),
     }
 }
 

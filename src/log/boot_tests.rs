@@ -33,7 +33,7 @@ fn segment(folder: &TestFolder, shard: u16, number: u64, bytes: usize) {
 }
 
 fn start(folder: &TestFolder, appendonly: bool, shards: u16) -> Result<LogBoot, LogError> {
-    boot(folder.path(), appendonly, shards, &FolderLock::default())
+    boot(&FolderLock::new(folder.path()), appendonly, shards)
 }
 
 fn error(folder: &TestFolder, appendonly: bool) -> String {
@@ -186,9 +186,8 @@ fn what_cannot_be_understood_is_not_touched() {
 #[test]
 fn a_second_server_is_told_who_has_the_folder() {
     let folder = with_log();
-    let held = FolderLock::default();
-    let take = || held.take(folder.path(), || Ok::<(), std::io::Error>(()));
-    assert_eq!(take().unwrap(), Taken::Now);
+    let held = FolderLock::new(folder.path());
+    assert_eq!(held.take(|_| Ok(())).unwrap(), Taken::Now);
     let before = folder.names("");
     for appendonly in [true, false] {
         let said = error(&folder, appendonly);
@@ -199,7 +198,7 @@ fn a_second_server_is_told_who_has_the_folder() {
     }
     assert_eq!(folder.names(""), before);
     // It may go on in its own folder.
-    boot(folder.path(), true, 2, &held).unwrap();
+    boot(&held, true, 2).unwrap();
 }
 
 #[test]
@@ -242,13 +241,11 @@ fn a_part_of_the_log_that_is_something_else_is_named() {
         assert_says(&error(&folder, true), &[&path, "move it away"]);
     }
     let folder = TestFolder::new();
-    let gone = folder.path().join("gone");
-    let said = boot(&gone, true, 1, &FolderLock::default())
-        .unwrap_err()
-        .to_string();
+    let gone = FolderLock::new(&folder.path().join("gone"));
+    let said = boot(&gone, true, 1).unwrap_err().to_string();
     assert_says(&said, &["cannot lock", "gone/LOCK", "No such file"]);
     // No log is asked for, and none can be seen.
-    let booted = boot(&gone, false, 1, &FolderLock::default()).unwrap();
+    let booted = boot(&gone, false, 1).unwrap();
     assert_eq!(booted.plan, StartPlan::Nothing);
 }
 

@@ -6,7 +6,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use shard::log::{Action, Current, DiskTask, Done, FileName, IoError, LogFolder};
@@ -18,20 +18,29 @@ use super::lock::FolderLock;
 use super::system::{allocate, create_new, failed, read_at, show, sync_folder, unless_gone, write_chunks};
 
 /// The log's files, as a shard sees them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Files {
     root: PathBuf,
     lock: FolderLock,
-    handles: Mutex<Handles>,
+    handles: Arc<Mutex<Handles>>,
 }
 
 impl Files {
-    /// Those in this data folder.
-    pub fn new(root: &Path, lock: FolderLock) -> Self {
+    /// Those in the folder of this lock.
+    pub fn new(lock: FolderLock) -> Self {
         Self {
-            root: root.to_owned(),
+            root: lock.folder(),
             lock,
-            handles: Mutex::default(),
+            handles: Arc::default(),
+        }
+    }
+
+    /// The same, for a task that is asked for now: its data folder is the present one, also if the next log has another before the task
+    /// is performed.
+    pub fn at_present(&self) -> Self {
+        Self {
+            root: self.lock.folder(),
+            ..self.clone()
         }
     }
 

@@ -23,7 +23,7 @@ const SEGMENT_1: &str = "gen-1/shard-002-0000000000000001.log";
 /// A data folder with one generation, and its files.
 fn generation() -> (TestFolder, Files) {
     let folder = TestFolder::new();
-    let files = Files::new(folder.path(), FolderLock::default());
+    let files = Files::new(FolderLock::new(folder.path()));
     step(&files, SwitchStep::MakeFolder("gen-1".into())).unwrap();
     (folder, files)
 }
@@ -352,7 +352,7 @@ fn no_step_deletes_a_generation_that_is_named() {
 #[test]
 fn the_first_folder_takes_the_lock_or_is_refused() {
     let (folder, first) = generation();
-    let second = Files::new(folder.path(), FolderLock::default());
+    let second = Files::new(FolderLock::new(folder.path()));
     let make = || SwitchStep::MakeFolder("gen-2".into());
     let error = other(step(&second, make()));
     assert!(error.contains("another server keeps its log in"), "{error}");
@@ -393,4 +393,26 @@ fn a_write_and_a_sync_go_side_by_side() {
     let expected: Vec<u8> = (0..200_u8).flat_map(|number| vec![number; 100]).collect();
     assert!(folder.read(SEGMENT_1)[64..64 + 20_000] == expected);
     assert_eq!(folder.names("gen-1").len(), 19);
+}
+
+#[test]
+fn a_task_belongs_to_the_folder_of_its_time() {
+    let [a, b, links] = [(); 3].map(|()| TestFolder::new());
+    // A link to a folder stands in for the working folder: it may be led elsewhere.
+    let link = links.path().join("here");
+    std::os::unix::fs::symlink(a.path(), &link).unwrap();
+    let files = Files::new(FolderLock::new(&link));
+    let make = || SwitchStep::MakeFolder("gen-1".into());
+    step(&files, make()).unwrap();
+    let late = files.at_present();
+    create(&late, 1, 100, &[]).unwrap();
+    fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(b.path(), &link).unwrap();
+    step(&files.at_present(), make()).unwrap();
+    create(&files.at_present(), 1, 100, &[]).unwrap();
+    create(&late, 2, 100, &[]).unwrap();
+    act(&late, Action::Unlink { segment: 1 }).unwrap();
+    assert_eq!(a.names("gen-1"), ["shard-002-0000000000000002.log"]);
+    assert_eq!(b.names("gen-1"), ["shard-002-0000000000000001.log"]);
+    assert_eq!(b.names(""), ["LOCK", "gen-1"]);
 }

@@ -3,8 +3,8 @@
 //! What must hold whatever is asked for: the generation that `CURRENT` names is never deleted, nor the one that `CURRENT.off` keeps for people.
 
 use std::fs::{self, DirBuilder};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
 use shard::log::{CURRENT, CURRENT_OFF, Current, IoError, SwitchStep};
@@ -13,12 +13,12 @@ use tracing::{info, warn};
 use super::lock::{FolderLock, LOCK, Taken};
 use super::system::{FILE_MODE, FOLDER_MODE, failed, read_if_there, show, sync_folder};
 
-/// Performs a step in the data folder `root`. The first that makes a folder locks the data folder, if it is not locked yet.
+/// Performs a step in the data folder `root`, which is locked. Only the making of a folder locks first what is then the data folder.
 pub fn perform(root: &Path, lock: &FolderLock, step: &SwitchStep) -> Result<(), IoError> {
     match step {
         SwitchStep::MakeFolder(name) => {
-            take_lock(root, lock)?;
-            make_folder(root, name)
+            take_lock(lock)?;
+            make_folder(&lock.folder(), name)
         }
         SwitchStep::SyncFolder(name) => sync_folder(&root.join(name)),
         SwitchStep::WriteAndSync { name, text } => write_and_sync(&root.join(name), text),
@@ -31,21 +31,21 @@ pub fn perform(root: &Path, lock: &FolderLock, step: &SwitchStep) -> Result<(), 
 }
 
 /// A folder that was not locked at the start may have got a log since, or be another one than that of the start.
-fn take_lock(root: &Path, lock: &FolderLock) -> Result<(), IoError> {
-    let has_no_log = || match fs::symlink_metadata(root.join(CURRENT)) {
+fn take_lock(lock: &FolderLock) -> Result<(), IoError> {
+    let taken = lock.take(|folder| match fs::symlink_metadata(folder.join(CURRENT)) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
-        Ok(_) => Err(std::io::Error::other(format!(
-            "the folder holds another log, named by its file {CURRENT}: choose an empty folder, or start the server in this one"
+        Ok(_) => Err(io::Error::other(format!(
+            "it holds another log, which its file {CURRENT} names: choose an empty folder, or start the server in this one"
         ))),
-    };
-    match lock.take(root, has_no_log) {
+    });
+    match taken {
         Ok(Taken::Now | Taken::Before) => Ok(()),
         Ok(Taken::ByAnother) => Err(IoError::Other(format!(
             "another server keeps its log in {} (it holds the lock {LOCK}): choose another folder",
-            show(root)
+            show(&lock.wanted())
         ))),
-        Err(error) => Err(failed("lock the folder", root)(error)),
+        Err(error) => Err(failed("keep a log in", &lock.wanted())(error)),
     }
 }
 
@@ -113,7 +113,6 @@ fn remove(path: &Path) -> Result<(), IoError> {
 }
 
 fn write_and_sync(path: &Path, text: &str) -> Result<(), IoError> {
-    use std::os::unix::fs::OpenOptionsExt;
     let write = || {
         let mut file = fs::OpenOptions::new()
             .write(true)

@@ -6,8 +6,8 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::system::FILE_MODE;
 
@@ -15,8 +15,17 @@ use super::system::FILE_MODE;
 pub const LOCK: &str = "LOCK";
 
 /// The lock of the data folder, if it is held; all clones are the same one. The process holds it until the last is gone.
-#[derive(Clone, Debug, Default)]
-pub struct FolderLock(Arc<Mutex<Option<File>>>);
+#[derive(Clone, Debug)]
+pub struct FolderLock {
+    wanted: PathBuf,
+    held: Arc<Mutex<Option<Held>>>,
+}
+
+#[derive(Debug)]
+struct Held {
+    file: File,
+    folder: PathBuf,
+}
 
 /// What came of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,13 +39,32 @@ pub enum Taken {
 }
 
 impl FolderLock {
-    /// Locks this folder, unless `may_take` refuses once no other process can be at work in it. The lock of another folder is given up.
-    pub fn take<E: From<io::Error>>(
-        &self,
-        folder: &Path,
-        may_take: impl FnOnce() -> Result<(), E>,
-    ) -> Result<Taken, E> {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// A lock that is not held. `wanted` is the folder to lock; a relative path means another one when the working folder changes.
+    pub fn new(wanted: &Path) -> Self {
+        Self {
+            wanted: wanted.to_owned(),
+            held: Arc::default(),
+        }
+    }
+
+    /// The folder that is locked; before, the one that would be.
+    pub fn folder(&self) -> PathBuf {
+        match &*self.lock() {
+            Some(held) => held.folder.clone(),
+            None => self.wanted(),
+        }
+    }
+
+    /// The folder that [`take`](Self::take) locks, as an absolute path.
+    pub fn wanted(&self) -> PathBuf {
+        std::path::absolute(&self.wanted).unwrap_or_else(|_| self.wanted.clone())
+    }
+
+    /// Locks the folder, unless `may_take` refuses when no other process can be at work in it any more. The lock of another folder is
+    /// given up.
+    pub fn take(&self, may_take: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<Taken> {
+        let mut held = self.lock();
+        let folder = std::fs::canonicalize(&self.wanted)?;
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -45,18 +73,22 @@ impl FolderLock {
             .mode(FILE_MODE)
             .open(folder.join(LOCK))?;
         if let Some(held) = &*held
-            && is_same(held, &file)?
+            && is_same(&held.file, &file)?
         {
             return Ok(Taken::Before);
         }
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(Taken::ByAnother),
-            Err(TryLockError::Error(error)) => return Err(error.into()),
+            Err(TryLockError::Error(error)) => return Err(error),
         }
-        may_take()?;
-        *held = Some(file);
+        may_take(&folder)?;
+        *held = Some(Held { file, folder });
         Ok(Taken::Now)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -70,40 +102,65 @@ mod tests {
     use super::*;
     use crate::log::test_folder::TestFolder;
 
-    fn take(lock: &FolderLock, folder: &TestFolder) -> Taken {
-        lock.take(folder.path(), || Ok::<(), io::Error>(())).unwrap()
+    fn take(lock: &FolderLock) -> Taken {
+        lock.take(|_| Ok(())).unwrap()
+    }
+
+    /// A link to a folder stands in for the working folder: it may be led elsewhere.
+    fn lead(link: &Path, to: &TestFolder) {
+        if link.exists() {
+            std::fs::remove_file(link).unwrap();
+        }
+        std::os::unix::fs::symlink(to.path(), link).unwrap();
     }
 
     #[test]
     fn one_holds_it_until_its_end() {
-        let (folder, other) = (TestFolder::new(), TestFolder::new());
-        let (first, second) = (FolderLock::default(), FolderLock::default());
-        assert_eq!(take(&first, &folder), Taken::Now);
-        assert_eq!(take(&first, &folder), Taken::Before);
-        assert_eq!(take(&second, &folder), Taken::ByAnother);
+        let folder = TestFolder::new();
+        let [first, second] = [(); 2].map(|()| FolderLock::new(folder.path()));
+        assert_eq!(take(&first), Taken::Now);
+        assert_eq!(take(&first), Taken::Before);
+        assert_eq!(take(&second), Taken::ByAnother);
         assert_eq!(folder.mode(LOCK), 0o600);
         // A clone holds it, too.
         let clone = first.clone();
         drop(first);
-        assert_eq!(take(&second, &folder), Taken::ByAnother);
-        // Going to another folder gives it up; a refusal does not.
-        assert_eq!(take(&second, &other), Taken::Now);
-        assert_eq!(take(&clone, &other), Taken::ByAnother);
-        let third = TestFolder::new();
-        let refused = clone.take(third.path(), || Err(io::Error::other("no")));
-        assert_eq!(refused.unwrap_err().to_string(), "no");
-        assert_eq!(take(&second, &folder), Taken::ByAnother);
-        assert_eq!(take(&clone, &third), Taken::Now);
-        assert_eq!(take(&second, &folder), Taken::Now);
+        assert_eq!(take(&second), Taken::ByAnother);
         drop(clone);
-        assert_eq!(take(&second, &third), Taken::Now);
+        assert_eq!(take(&second), Taken::Now);
+    }
+
+    #[test]
+    fn going_to_another_folder_gives_it_up_and_a_refusal_does_not() {
+        let [a, b, links] = [(); 3].map(|()| TestFolder::new());
+        let link = links.path().join("here");
+        lead(&link, &a);
+        let (moving, of_a, of_b) = (
+            FolderLock::new(&link),
+            FolderLock::new(a.path()),
+            FolderLock::new(b.path()),
+        );
+        assert_eq!(take(&moving), Taken::Now);
+        lead(&link, &b);
+        let refused = moving.take(|folder| Err(io::Error::other(folder.display().to_string())));
+        assert_eq!(refused.unwrap_err().to_string(), b.path().display().to_string());
+        assert_eq!(take(&of_a), Taken::ByAnother);
+        assert_eq!(take(&of_b), Taken::Now);
+        assert_eq!(take(&moving), Taken::ByAnother);
+        assert_eq!(take(&of_a), Taken::ByAnother);
+        drop(of_b);
+        assert_eq!(moving.folder(), a.path());
+        assert_eq!(take(&moving), Taken::Now);
+        assert_eq!(moving.folder(), b.path());
+        assert_eq!(take(&of_a), Taken::Now);
     }
 
     #[test]
     fn a_folder_that_is_not_there_cannot_be_locked() {
         let folder = TestFolder::new();
-        let lock = FolderLock::default();
-        let taken = lock.take(&folder.path().join("none"), || Ok::<(), io::Error>(()));
+        let lock = FolderLock::new(&folder.path().join("none"));
+        let taken = lock.take(|_| Ok(()));
         assert_eq!(taken.unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(lock.folder(), folder.path().join("none"));
     }
 }

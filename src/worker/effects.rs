@@ -1,7 +1,6 @@
 //! What the state machine wants done, and how it is done.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use shard::clock::Now;
 use shard::error::CommandError;
@@ -115,7 +114,7 @@ impl Worker {
     /// Does something with the log's files on a thread for blocking calls, beside all else. A shard that has stopped has seen the
     /// ends of all its tasks.
     fn perform_task(&self, id: u64, task: DiskTask) {
-        let (files, posts) = (Arc::clone(&self.files), self.posts.clone());
+        let (files, posts) = (self.files.at_present(), self.posts.clone());
         glommio::spawn_local(async move {
             let result = glommio::executor()
                 .spawn_blocking(move || files.perform(task))
