@@ -24,7 +24,10 @@ const ID_AT: usize = b"*1\r\n*3\r\n$5\r\nqueue\r\n$40\r\n".len();
 const GET_REPLY_BYTES: usize = ID_AT + 40 + b"\r\n$12\r\ntwelve bytes\r\n".len();
 
 fn main() {
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let words: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|word| !word.starts_with("--"))
+        .collect();
     let measure = std::env::args().any(|word| word == "--bench");
     let rounds = match words.get(1) {
         Some(rounds) => rounds.parse().expect("the second argument is a number of rounds"),
@@ -133,7 +136,13 @@ impl Bench {
         self.turn += 1;
         self.now.mono_us += 50;
         self.now.wall_us += 50;
-        self.shard.handle(self.now, Input::Bytes { session, bytes: input });
+        self.shard.handle(
+            self.now,
+            Input::Bytes {
+                session,
+                bytes: input,
+            },
+        );
         self.shard.take_effects(&mut self.effects);
         self.shard.handle(self.now, Input::Tick);
         self.shard.take_effects(&mut self.effects);
@@ -142,7 +151,9 @@ impl Bench {
             if let Effect::Send { session } = effect {
                 self.shard.take_output(session, &mut self.chunks, usize::MAX);
                 let before = self.reply.len();
-                self.chunks.drain(..).for_each(|chunk| self.reply.extend_from_slice(&chunk));
+                self.chunks
+                    .drain(..)
+                    .for_each(|chunk| self.reply.extend_from_slice(&chunk));
                 let bytes = self.reply.len() - before;
                 self.shard.handle(self.now, Input::Sent { session, bytes });
             }

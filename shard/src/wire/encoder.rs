@@ -6,6 +6,7 @@
 
 use super::number::Decimal;
 use super::{Blob, Output};
+use crate::id::{JOB_ID_TEXT_LEN, JobId};
 
 /// Writes the replies of one session.
 pub struct Encoder<'a> {
@@ -29,6 +30,16 @@ impl<'a> Encoder<'a> {
         self.line(b"+", text.as_ref());
     }
 
+    /// `+id`: in one piece, since no ID can hold the end of a line.
+    pub fn simple_id(&mut self, id: JobId) {
+        const END: usize = 1 + JOB_ID_TEXT_LEN;
+        let mut line = [0; END + 2];
+        line[0] = b'+';
+        line[1..END].copy_from_slice(&id.text());
+        line[END..].copy_from_slice(b"\r\n");
+        self.out.append(&line);
+    }
+
     /// `-text`, where the text starts with the error's code.
     pub fn error(&mut self, text: impl AsRef<[u8]>) {
         self.line(b"-", text.as_ref());
@@ -45,6 +56,18 @@ impl<'a> Encoder<'a> {
         self.header(b'$', Decimal::from(text.len()));
         self.out.append(text);
         self.out.append(b"\r\n");
+    }
+
+    /// A bulk string with an ID.
+    pub fn bulk_id(&mut self, id: JobId) {
+        const HEAD: &[u8; 5] = b"$40\r\n";
+        const _: () = assert!(JOB_ID_TEXT_LEN == 40, "the head says how long an ID is");
+        const END: usize = HEAD.len() + JOB_ID_TEXT_LEN;
+        let mut text = [0; END + 2];
+        text[..HEAD.len()].copy_from_slice(HEAD);
+        text[HEAD.len()..END].copy_from_slice(&id.text());
+        text[END..].copy_from_slice(b"\r\n");
+        self.out.append(&text);
     }
 
     /// A bulk string, shared when it is large.
@@ -151,6 +174,20 @@ mod tests {
             assert_eq!(reply(&|to| to.blob(&Blob::from("abc"))), b"$3\r\nabc\r\n");
             assert_eq!(reply(&|to| to.array(12)), b"*12\r\n");
         }
+    }
+
+    #[test]
+    fn ids_are_written_as_their_texts_are() {
+        let id = JobId::from_bytes(std::array::from_fn(|at| at as u8 * 11));
+        let as_text = |to: &mut Encoder<'_>| {
+            to.simple(id.text());
+            to.bulk(id.text());
+        };
+        let as_id = |to: &mut Encoder<'_>| {
+            to.simple_id(id);
+            to.bulk_id(id);
+        };
+        assert_eq!(encode(false, as_id), encode(false, as_text));
     }
 
     #[test]

@@ -293,11 +293,13 @@ impl<'a> Args<'a> {
     }
 
     /// The command's name, as sent.
+    #[inline]
     pub fn name(&self) -> &'a [u8] {
         self.spans[0].of(self.text, self.large)
     }
 
     /// One argument; the name is number 0.
+    #[inline]
     pub fn get(&self, at: usize) -> Option<&'a [u8]> {
         self.spans.get(at).map(|span| span.of(self.text, self.large))
     }
@@ -320,6 +322,7 @@ impl<'a> Args<'a> {
 impl Index<usize> for Args<'_> {
     type Output = [u8];
 
+    #[inline]
     fn index(&self, at: usize) -> &[u8] {
         self.spans[at].of(self.text, self.large)
     }
@@ -352,10 +355,12 @@ impl Span {
         }
     }
 
+    #[inline]
     pub fn large_number(self) -> Option<usize> {
         (self.start & Self::LARGE != 0).then_some((self.start & !Self::LARGE) as usize)
     }
 
+    #[inline]
     pub fn of<'a>(self, text: &'a [u8], large: &'a [Bytes]) -> &'a [u8] {
         match self.large_number() {
             Some(number) => &large[number],
