@@ -72,7 +72,7 @@ impl JobId {
             for &c in four {
                 let value = BASE64_VALUES[c as usize];
                 bad |= value & 0xc0;
-                bits = bits << 6 | u32::from(value & 0x3f);
+                bits = bits << 6 | u32::from(value);
             }
             three.copy_from_slice(&bits.to_be_bytes()[1..]);
         }
@@ -97,11 +97,9 @@ impl JobId {
         let mut text = [b'-'; JOB_ID_TEXT_LEN];
         text[0] = b'D';
         encode_hex(&self.0[..4], &mut text[2..10]);
-        for (six, eight) in self.0[4..22]
-            .chunks_exact(6)
-            .zip(text[11..35].chunks_exact_mut(8))
-        {
-            let bits = six.iter().fold(0u64, |bits, &byte| bits << 8 | u64::from(byte));
+        for (from, eight) in [4, 10, 16].into_iter().zip(text[11..35].chunks_exact_mut(8)) {
+            // The six bytes from there on are the low 48 bits; of the two before them nothing is used.
+            let bits = u64::from_be_bytes(self.0[from - 2..from + 6].try_into().expect("eight bytes"));
             for (i, c) in eight.iter_mut().enumerate() {
                 *c = ALPHABET[(bits >> (42 - 6 * i) & 0x3f) as usize];
             }

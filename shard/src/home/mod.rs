@@ -44,7 +44,7 @@ use crate::clock::{Mono, Now};
 use crate::commands::{self, IdVerb, Request};
 use crate::id::{JobId, NodeId};
 use crate::memory::Memory;
-use crate::message::{Answer, Handed, Ticket};
+use crate::message::{Answer, Delivered, Handed, Ticket};
 use crate::slot::{ShardNo, Slot};
 use crate::structures::slab::Slab;
 use admission::Short;
@@ -52,6 +52,9 @@ use chance::Chance;
 use stock::Stock;
 use upkeep::Sweep;
 use waiter::{WAITER_BYTES, Waiter};
+
+/// Jobs that the room kept for the next answer is for, at most.
+const SPARE_JOBS: usize = 64;
 
 /// What a home is made of.
 #[derive(Clone, Debug)]
@@ -92,6 +95,8 @@ pub struct Home {
     rubble: Vec<Stock>,
     evicts: bool,
     ends: Vec<(Ticket, Answer)>,
+    /// Without jobs: the room of an answer that was written, for the next.
+    spare: Vec<Delivered>,
 }
 
 impl Home {
@@ -116,6 +121,7 @@ impl Home {
             rubble: Vec::new(),
             evicts: true,
             ends: Vec::new(),
+            spare: Vec::new(),
             options,
         }
     }
@@ -134,6 +140,16 @@ impl Home {
             Request::Pause(pause) => commands::pause::apply(self, now.mono(), pause),
             Request::Scan(scan) => commands::qscan::apply(self, now.mono(), &scan),
             Request::Gather(gather) => panic!("{gather:?} is answered by the shard"),
+        }
+    }
+
+    /// Takes back the memory of an answer that is done with: most answers of GETJOB have one job and are written at once.
+    pub fn recycle(&mut self, answer: Answer) {
+        if let Answer::Jobs(mut jobs) = answer
+            && jobs.capacity() <= SPARE_JOBS
+        {
+            jobs.clear();
+            self.spare = jobs;
         }
     }
 

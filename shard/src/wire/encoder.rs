@@ -47,13 +47,16 @@ impl<'a> Encoder<'a> {
 
     /// `:number`.
     pub fn integer(&mut self, number: i64) {
-        self.header(b':', Decimal::from(number));
+        match u64::try_from(number) {
+            Ok(number) => self.header(b':', number),
+            Err(_) => self.long_header(b':', Decimal::from(number)),
+        }
     }
 
     /// A bulk string, copied.
     pub fn bulk(&mut self, text: impl AsRef<[u8]>) {
         let text = text.as_ref();
-        self.header(b'$', Decimal::from(text.len()));
+        self.header(b'$', text.len() as u64);
         self.out.append(text);
         self.out.append(b"\r\n");
     }
@@ -75,7 +78,7 @@ impl<'a> Encoder<'a> {
         let Some(shared) = blob.shared() else {
             return self.bulk(blob);
         };
-        self.header(b'$', Decimal::from(shared.len()));
+        self.header(b'$', shared.len() as u64);
         self.out.append_shared(shared);
         self.out.append(b"\r\n");
     }
@@ -100,20 +103,31 @@ impl<'a> Encoder<'a> {
 
     /// The head of an array; its items follow.
     pub fn array(&mut self, items: usize) {
-        self.header(b'*', Decimal::from(items));
+        self.header(b'*', items as u64);
     }
 
     /// The head of a map, in RESP2 of a flat array; key and value of each entry follow.
     pub fn map(&mut self, entries: usize) {
         if self.resp3 {
-            self.header(b'%', Decimal::from(entries));
+            self.header(b'%', entries as u64);
         } else {
             self.array(entries * 2);
         }
     }
 
-    /// One append for the short, frequent heads.
-    fn header(&mut self, mark: u8, number: Decimal) {
+    /// Nearly all heads have one or two digits.
+    fn header(&mut self, mark: u8, number: u64) {
+        let digit = |number| b'0' + (number % 10) as u8;
+        match number {
+            0..10 => self.out.append(&[mark, digit(number), b'\r', b'\n']),
+            10..100 => self
+                .out
+                .append(&[mark, digit(number / 10), digit(number), b'\r', b'\n']),
+            _ => self.long_header(mark, Decimal::from(number)),
+        }
+    }
+
+    fn long_header(&mut self, mark: u8, number: Decimal) {
         let digits = number.as_bytes();
         let mut line = [0; 24];
         line[0] = mark;
@@ -168,7 +182,16 @@ mod tests {
             assert_eq!(reply(&|to| to.error(b"ERR a\r\nb")), b"-ERR a  b\r\n");
             assert_eq!(reply(&|to| to.error("")), b"-\r\n");
             assert_eq!(reply(&|to| to.integer(i64::MIN)), b":-9223372036854775808\r\n");
-            assert_eq!(reply(&|to| to.integer(0)), b":0\r\n");
+            for (number, text) in [
+                (0, &b":0\r\n"[..]),
+                (9, b":9\r\n"),
+                (10, b":10\r\n"),
+                (99, b":99\r\n"),
+            ] {
+                assert_eq!(reply(&|to| to.integer(number)), text);
+            }
+            assert_eq!(reply(&|to| to.integer(100)), b":100\r\n");
+            assert_eq!(reply(&|to| to.integer(-1)), b":-1\r\n");
             assert_eq!(reply(&|to| to.bulk(b"a\r\nb")), b"$4\r\na\r\nb\r\n");
             assert_eq!(reply(&|to| to.bulk("")), b"$0\r\n\r\n");
             assert_eq!(reply(&|to| to.blob(&Blob::from("abc"))), b"$3\r\nabc\r\n");

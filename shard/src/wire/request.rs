@@ -306,8 +306,14 @@ impl<'a> Args<'a> {
 
     /// All of them, the name first.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + use<'a> {
+        self.iter_from(0)
+    }
+
+    /// Those from number `first` on, none when there are not so many.
+    pub fn iter_from(&self, first: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + use<'a> {
         let Self { spans, text, large } = *self;
-        spans.iter().map(move |span| span.of(text, large))
+        let wanted = spans.get(first..).unwrap_or_default();
+        wanted.iter().map(move |span| span.of(text, large))
     }
 
     /// One argument, to keep: copied, or shared when it was large and came in pieces. Panics if there is none.
