@@ -15,6 +15,16 @@ pub const JOB_ID_TEXT_LEN: usize = 40;
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 const HEX: &[u8; 16] = b"0123456789abcdef";
+/// The two digits of each byte.
+const HEX_PAIRS: [[u8; 2]; 256] = {
+    let mut pairs = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        pairs[byte] = [HEX[byte >> 4], HEX[byte & 0x0f]];
+        byte += 1;
+    }
+    pairs
+};
 const NOT_A_DIGIT: u8 = 0xff;
 const BASE64_VALUES: [u8; 256] = values_of(ALPHABET);
 const HEX_VALUES: [u8; 256] = values_of(HEX);
@@ -62,7 +72,7 @@ impl JobId {
             for &c in four {
                 let value = BASE64_VALUES[c as usize];
                 bad |= value & 0xc0;
-                bits = bits << 6 | u32::from(value & 0x3f);
+                bits = bits << 6 | u32::from(value);
             }
             three.copy_from_slice(&bits.to_be_bytes()[1..]);
         }
@@ -87,13 +97,11 @@ impl JobId {
         let mut text = [b'-'; JOB_ID_TEXT_LEN];
         text[0] = b'D';
         encode_hex(&self.0[..4], &mut text[2..10]);
-        for (three, four) in self.0[4..22]
-            .chunks_exact(3)
-            .zip(text[11..35].chunks_exact_mut(4))
-        {
-            let bits = u32::from(three[0]) << 16 | u32::from(three[1]) << 8 | u32::from(three[2]);
-            for (i, c) in four.iter_mut().enumerate() {
-                *c = ALPHABET[(bits >> (18 - 6 * i) & 0x3f) as usize];
+        for (from, eight) in [4, 10, 16].into_iter().zip(text[11..35].chunks_exact_mut(8)) {
+            // The six bytes from there on are the low 48 bits; of the two before them nothing is used.
+            let bits = u64::from_be_bytes(self.0[from - 2..from + 6].try_into().expect("eight bytes"));
+            for (i, c) in eight.iter_mut().enumerate() {
+                *c = ALPHABET[(bits >> (42 - 6 * i) & 0x3f) as usize];
             }
         }
         encode_hex(&self.0[22..], &mut text[36..]);
@@ -181,8 +189,7 @@ impl fmt::Debug for NodeId {
 /// Writes two digits a byte. `text` holds exactly twice as many.
 fn encode_hex(bytes: &[u8], text: &mut [u8]) {
     for (byte, pair) in bytes.iter().zip(text.chunks_exact_mut(2)) {
-        pair[0] = HEX[usize::from(byte >> 4)];
-        pair[1] = HEX[usize::from(byte & 0x0f)];
+        pair.copy_from_slice(&HEX_PAIRS[usize::from(*byte)]);
     }
 }
 

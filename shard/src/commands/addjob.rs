@@ -50,10 +50,10 @@ pub struct AddJob {
 
 /// Grammar, and the checks that need no queue.
 pub fn plan(_core: &Core, _session: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
-    let add = parse(args, 1)?;
+    let terms = check(args, 1)?;
     Ok(Plan::Home {
-        slot: Slot::of_queue(&add.queue),
-        request: Request::Add(add),
+        slot: Slot::of_queue(&args[1]),
+        request: Request::Add(terms.of_job(args)),
     })
 }
 
@@ -68,8 +68,38 @@ struct Options {
     asynchronous: bool,
 }
 
+/// The checked numbers of an ADDJOB.
+struct Terms {
+    timeout_ms: u64,
+    replicate: u16,
+    lowered: bool,
+    ttl_s: u32,
+    retry_s: u32,
+    delay_s: u32,
+    max_len: Option<u64>,
+    asynchronous: bool,
+}
+
+impl Terms {
+    /// The texts are copied last, to where they stay: they are most of an ADDJOB.
+    fn of_job(self, args: &Args<'_>) -> AddJob {
+        AddJob {
+            queue: args.blob(1),
+            body: args.blob(2),
+            timeout_ms: self.timeout_ms,
+            replicate: self.replicate,
+            lowered: self.lowered,
+            ttl_s: self.ttl_s,
+            retry_s: self.retry_s,
+            delay_s: self.delay_s,
+            max_len: self.max_len,
+            asynchronous: self.asynchronous,
+        }
+    }
+}
+
 /// `reachable`: nodes that can take a copy, this one included.
-fn parse(args: &Args<'_>, reachable: u16) -> Result<AddJob, CommandError> {
+fn check(args: &Args<'_>, reachable: u16) -> Result<Terms, CommandError> {
     let options = parse_options(args)?;
     let timeout_ms = parse_i64(&args[3]).ok_or(CommandError::NotAnInteger)?;
     let timeout_ms = u64::try_from(timeout_ms).map_err(|_| CommandError::other("timeout is negative"))?;
@@ -92,9 +122,7 @@ fn parse(args: &Args<'_>, reachable: u16) -> Result<AddJob, CommandError> {
     if replicate > reachable {
         return Err(CommandError::NotEnoughNodes);
     }
-    Ok(AddJob {
-        queue: args.blob(1),
-        body: args.blob(2),
+    Ok(Terms {
         timeout_ms: timeout_ms.min(MAX_TIMEOUT_MS),
         replicate,
         lowered: options.replicate.is_none() && replicate < default,
@@ -108,7 +136,7 @@ fn parse(args: &Args<'_>, reachable: u16) -> Result<AddJob, CommandError> {
 
 fn parse_options(args: &Args<'_>) -> Result<Options, CommandError> {
     let mut options = Options::default();
-    let mut words = args.iter().skip(4);
+    let mut words = args.iter_from(4);
     while let Some(word) = words.next() {
         if word.eq_ignore_ascii_case(b"async") {
             options.asynchronous = true;
@@ -192,6 +220,10 @@ pub(crate) fn apply(home: &mut Home, now: Now, queue: Option<u32>, add: AddJob) 
 mod tests {
     use super::*;
     use crate::commands::testing::with_args;
+
+    fn parse(args: &Args<'_>, reachable: u16) -> Result<AddJob, CommandError> {
+        check(args, reachable).map(|terms| terms.of_job(args))
+    }
 
     fn parse_words(options: &str) -> Result<AddJob, CommandError> {
         let words: Vec<&str> = ["ADDJOB", "q", "body"]

@@ -21,8 +21,8 @@ use crate::wire::{Args, Blob};
 /// A checked GETJOB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GetJob {
-    /// The queues as given; at least one.
-    pub queues: SmallVec<[Blob; 1]>,
+    /// The queues as given, each with its place among them; at least one.
+    pub queues: SmallVec<[(u32, Blob); 1]>,
     /// How many jobs at the most; at least 1.
     pub count: u64,
     /// How long to wait; 0 is for ever.
@@ -73,7 +73,10 @@ fn parse(args: &Args<'_>) -> Result<GetJob, CommandError> {
         return Err(CommandError::Syntax);
     }
     words::check_number("queues", queues.len(), GETJOB_QUEUES)?;
-    job.queues = queues.map(|at| args.blob(at)).collect();
+    job.queues.reserve(queues.len());
+    for (place, at) in queues.enumerate() {
+        job.queues.push((place as u32, args.blob(at)));
+    }
     Ok(job)
 }
 
@@ -115,8 +118,12 @@ mod tests {
             (get.count, get.timeout_ms, get.nohang, get.with_counters),
             (5, 100, true, true)
         );
-        let queues: Vec<&[u8]> = get.queues.iter().map(|queue| queue.as_slice()).collect();
-        assert_eq!(queues, [&b"a"[..], b"from", b"NOHANG", b"a"]);
+        let queues: Vec<(u32, &[u8])> = get
+            .queues
+            .iter()
+            .map(|(place, queue)| (*place, queue.as_slice()))
+            .collect();
+        assert_eq!(queues, [(0, &b"a"[..]), (1, b"from"), (2, b"NOHANG"), (3, b"a")]);
         let plain = parse_words("FROM q").unwrap();
         assert_eq!(
             (plain.count, plain.timeout_ms, plain.nohang, plain.with_counters),

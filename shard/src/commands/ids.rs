@@ -1,6 +1,8 @@
 //! What the commands about IDs have in common: all IDs are checked before anything is done (reference, 1.4), and each is
 //! handled on its own, in order, doubles too.
 
+use smallvec::SmallVec;
+
 use super::{IdVerb, Plan};
 use crate::clock::Mono;
 use crate::error::CommandError;
@@ -11,7 +13,10 @@ use crate::wire::Args;
 
 /// `name id [id ...]`.
 pub(super) fn plan(verb: IdVerb, args: &Args<'_>) -> Result<Plan, CommandError> {
-    let ids = args.iter().skip(1).map(parse_id).collect::<Result<_, _>>()?;
+    let mut ids = SmallVec::with_capacity(args.len() - 1);
+    for text in args.iter_from(1) {
+        ids.push(parse_id(text)?);
+    }
     Ok(Plan::Ids { verb, ids })
 }
 
@@ -81,7 +86,7 @@ mod tests {
             Ok(Plan::Ids {
                 verb: IdVerb::Nack,
                 ids,
-            }) => assert_eq!(ids, [id, id]),
+            }) => assert_eq!(ids[..], [id, id]),
             _ => panic!("not planned"),
         }
         assert_eq!(

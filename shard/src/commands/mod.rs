@@ -80,6 +80,14 @@ pub struct Spec {
     pub summary: &'static str,
 }
 
+impl Spec {
+    /// Whether its arity admits so many arguments, the name included.
+    pub fn takes(&self, arguments: usize) -> bool {
+        let least = self.arity.unsigned_abs() as usize;
+        arguments == least || self.arity == 0 || (self.arity < 0 && arguments > least)
+    }
+}
+
 /// Flags of a command (reference, 1.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flags(pub u8);
@@ -127,7 +135,7 @@ pub enum Plan {
         /// What to do with each.
         verb: IdVerb,
         /// The IDs, all well-formed, in order, doubles kept.
-        ids: Vec<JobId>,
+        ids: SmallVec<[JobId; 2]>,
     },
     /// GETJOB.
     GetJob(GetJob),

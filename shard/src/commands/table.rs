@@ -72,20 +72,32 @@ commands! {
 }
 
 /// Places of the index: a power of two, more than twice the commands.
-const INDEX: usize = 128;
+const INDEX: usize = 1 << INDEX_BITS;
+const INDEX_BITS: u32 = 7;
 const EMPTY: u8 = u8::MAX;
-const LONGEST: usize = 12;
+/// Longest name that fits a key.
+const LONGEST: usize = 16;
 
 /// For each hash the number of its command; a taken place moves the next one on.
 const PLACES: [u8; INDEX] = index();
+
+/// The key of each command, by its number.
+const KEYS: [u128; NAMES.len()] = {
+    let mut keys = [0; NAMES.len()];
+    let mut number = 0;
+    while number < NAMES.len() {
+        keys[number] = key(NAMES[number].as_bytes());
+        number += 1;
+    }
+    keys
+};
 
 const fn index() -> [u8; INDEX] {
     assert!(NAMES.len() * 2 < INDEX, "the index is to stay sparse");
     let mut places = [EMPTY; INDEX];
     let mut number = 0;
     while number < NAMES.len() {
-        assert!(NAMES[number].len() <= LONGEST);
-        let mut place = hash(NAMES[number].as_bytes());
+        let mut place = hash(KEYS[number]);
         while places[place] != EMPTY {
             place = (place + 1) % INDEX;
         }
@@ -95,14 +107,17 @@ const fn index() -> [u8; INDEX] {
     places
 }
 
-const fn hash(name: &[u8]) -> usize {
-    let mut hash = 0u32;
-    let mut i = 0;
-    while i < name.len() {
-        hash = (hash ^ (name[i] | 0x20) as u32).wrapping_mul(0x0100_0193);
-        i += 1;
-    }
-    (hash ^ (hash >> 16)) as usize % INDEX
+/// A name as a number, its letters made lowercase and filled up with spaces. All names are letters, and two texts of the same length
+/// of which one is letters have the same key only when they differ in case alone.
+const fn key(name: &[u8]) -> u128 {
+    let mut text = [b' '; LONGEST];
+    text.split_at_mut(name.len()).0.copy_from_slice(name);
+    u128::from_le_bytes(text) | u128::from_le_bytes([b' '; LONGEST])
+}
+
+const fn hash(key: u128) -> usize {
+    let folded = key as u64 ^ (key >> 64) as u64;
+    (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - INDEX_BITS)) as usize
 }
 
 /// The number of the command of this name, in any case.
@@ -110,12 +125,11 @@ pub fn find(name: &[u8]) -> Option<u8> {
     if name.len() > LONGEST {
         return None;
     }
-    let mut place = hash(name);
+    let key = key(name);
+    let mut place = hash(key);
     while PLACES[place] != EMPTY {
-        if NAMES[usize::from(PLACES[place])]
-            .as_bytes()
-            .eq_ignore_ascii_case(name)
-        {
+        let number = usize::from(PLACES[place]);
+        if KEYS[number] == key && NAMES[number].len() == name.len() {
             return Some(PLACES[place]);
         }
         place = (place + 1) % INDEX;
@@ -163,8 +177,11 @@ mod tests {
             "addjobs",
             "addjo",
             "ADDJOB\0",
+            "ping ",
+            "bgrewriteaof ",
             "bgrewriteaofbgrewriteaof",
             "pin\u{1a}",
+            "@ddjob",
         ] {
             assert_eq!(find(name.as_bytes()), None, "{name:?}");
         }

@@ -78,17 +78,28 @@ enum Room {
     Never,
 }
 
+/// What becomes of an ADDJOB.
+enum Verdict {
+    /// It is taken; the key of its queue, when that exists.
+    Take {
+        queue: Option<u32>,
+    },
+    /// It is to wait for memory.
+    Wait,
+    Refuse(CommandError),
+}
+
 impl Home {
     /// ADDJOB.
     pub(super) fn add(&mut self, now: Now, ticket: Ticket, add: AddJob) -> Answer {
         if self.short.waiting.is_empty() {
-            match self.try_add(now, add, false) {
-                Ok(answer) => return answer,
-                Err(add) => self.short.push_back(ticket, add),
+            match self.judge(now.mono(), &add, false) {
+                Verdict::Take { queue } => return Answer::Id(addjob::apply(self, now, queue, add)),
+                Verdict::Refuse(error) => return Answer::Error(error),
+                Verdict::Wait => {}
             }
-        } else {
-            self.short.push_back(ticket, add);
         }
+        self.short.push_back(ticket, add);
         Answer::Waiting
     }
 
@@ -120,31 +131,33 @@ impl Home {
                 self.short.retry = false;
                 return;
             };
-            let tried = match self.journal.refuses_add(&add) {
-                Some(misconf) => Ok(Answer::Error(misconf)),
-                None => self.try_add(now, add, last),
+            let verdict = match self.journal.refuses_add(&add) {
+                Some(misconf) => Verdict::Refuse(misconf),
+                None => self.judge(now.mono(), &add, last),
             };
-            match tried {
-                Ok(answer) => self.end(ticket, answer),
-                Err(add) => {
+            let answer = match verdict {
+                Verdict::Take { queue } => Answer::Id(addjob::apply(self, now, queue, add)),
+                Verdict::Refuse(error) => Answer::Error(error),
+                Verdict::Wait => {
                     self.short.put(arrival, ticket, add);
                     self.short.retry = false;
                     return;
                 }
-            }
+            };
+            self.end(ticket, answer);
         }
     }
 
-    /// Adds the job, or says why not; gives it back when it is to wait for memory.
-    fn try_add(&mut self, now: Now, add: AddJob, last: bool) -> Result<Answer, AddJob> {
+    /// Whether the job is taken. Makes room for it where that is possible.
+    fn judge(&mut self, now: Mono, add: &AddJob, last: bool) -> Verdict {
         let queue = self.find_queue(&add.queue);
-        if let Some(error) = queue.and_then(|queue| addjob::refusal(self.queue(queue), &add)) {
-            return Ok(Answer::Error(error));
+        if let Some(error) = queue.and_then(|queue| addjob::refusal(self.queue(queue), add)) {
+            return Verdict::Refuse(error);
         }
-        match self.make_room(now.mono(), cost(&add), last) {
-            Room::Fits => Ok(Answer::Id(addjob::apply(self, now, queue, add))),
-            Room::Later => Err(add),
-            Room::Never => Ok(Answer::Error(CommandError::OutOfMemory)),
+        match self.make_room(now, cost(add), last) {
+            Room::Fits => Verdict::Take { queue },
+            Room::Later => Verdict::Wait,
+            Room::Never => Verdict::Refuse(CommandError::OutOfMemory),
         }
     }
 

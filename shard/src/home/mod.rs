@@ -48,7 +48,7 @@ use crate::clock::{Mono, Now};
 use crate::commands::{self, IdVerb, Request};
 use crate::id::{JobId, NodeId};
 use crate::memory::Memory;
-use crate::message::{Answer, Handed, Ticket};
+use crate::message::{Answer, Delivered, Handed, Ticket};
 use crate::slot::{ShardNo, Slot};
 use crate::structures::slab::Slab;
 use admission::Short;
@@ -57,6 +57,9 @@ use journal::Journal;
 use stock::Stock;
 use upkeep::Sweep;
 use waiter::{WAITER_BYTES, Waiter};
+
+/// Jobs that the room kept for the next answer is for, at most.
+const SPARE_JOBS: usize = 64;
 
 /// What a home is made of.
 #[derive(Clone, Debug)]
@@ -98,6 +101,8 @@ pub struct Home {
     evicts: bool,
     journal: Journal,
     ends: Vec<Held>,
+    /// Without jobs: the room of an answer that was written, for the next.
+    spare: Vec<Delivered>,
 }
 
 impl Home {
@@ -123,6 +128,7 @@ impl Home {
             evicts: true,
             journal: Journal::default(),
             ends: Vec::new(),
+            spare: Vec::new(),
             options,
         }
     }
@@ -150,6 +156,16 @@ impl Home {
             Request::Pause(pause) => commands::pause::apply(self, now.mono(), pause),
             Request::Scan(scan) => commands::qscan::apply(self, now.mono(), &scan),
             Request::Gather(gather) => panic!("{gather:?} is answered by the shard"),
+        }
+    }
+
+    /// Takes back the memory of an answer that is done with: most answers of GETJOB have one job and are written at once.
+    pub fn recycle(&mut self, answer: Answer) {
+        if let Answer::Jobs(mut jobs) = answer
+            && jobs.capacity() <= SPARE_JOBS
+        {
+            jobs.clear();
+            self.spare = jobs;
         }
     }
 

@@ -45,7 +45,9 @@ impl Home {
 
     /// Brings an active job into its queue, and serves the next waiter.
     pub(crate) fn enter(&mut self, now: Mono, key: u32, entry: Entry) {
-        self.detach(key);
+        if self.stock.jobs[key].is_in_a_list() {
+            self.detach(key);
+        }
         let Stock {
             jobs, queues, lanes, ..
         } = &mut self.stock;

@@ -261,8 +261,10 @@ impl Home {
         } = &mut self.stock;
         queues[job.queue].members += 1;
         *log_bytes += image_bytes(queues[job.queue].name.len(), job.body.len(), 0);
-        let key = jobs.0.insert(job);
-        jobs[key].timer = Some(timers.insert(deadline.0, key));
+        let key = jobs.0.insert_with(|key| Job {
+            timer: Some(timers.insert(deadline.0, key)),
+            ..job
+        });
         slots[map].jobs.insert(hash, key);
         key
     }

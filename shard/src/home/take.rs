@@ -30,7 +30,7 @@ impl Home {
         count: u32,
         manners: Manners,
     ) -> Vec<Delivered> {
-        let mut jobs = Vec::new();
+        let mut jobs = std::mem::take(&mut self.spare);
         self.pass(now, places, count, manners, |home, place, job| {
             if jobs.is_empty() {
                 jobs.reserve_exact(home.expected(places, count));

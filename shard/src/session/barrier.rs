@@ -31,6 +31,8 @@ enum Here {
 }
 
 impl Engine<'_> {
+    // Apart, so that the many kinds of barriers do not burden what goes on all the time.
+    #[inline(never)]
     pub(super) fn start_barrier(&mut self, command: u8, plan: Plan, args: Args<'_>) {
         let mut unsent = VecDeque::new();
         let keep = |args: Args<'_>| args.iter().map(Bytes::copy_from_slice).collect::<Vec<_>>();
@@ -139,19 +141,14 @@ impl Engine<'_> {
 
     /// The short way of most GETJOBs: all queues are here, and so are jobs.
     fn get_here(&mut self, ask: GetJob) -> Here {
-        let here =
-            |queue: &crate::wire::Blob| Slot::of_queue(queue).home(self.core.shards) == self.core.shard;
+        let here = |(_, queue): &(u32, crate::wire::Blob)| {
+            Slot::of_queue(queue).home(self.core.shards) == self.core.shard
+        };
         if ask.count > u64::from(limits::TAKE_STEP) || !ask.queues.iter().all(here) {
             return Here::NotSoShort(ask);
         }
-        let queues = ask
-            .queues
-            .iter()
-            .enumerate()
-            .map(|(place, queue)| (place as u32, queue.clone()))
-            .collect();
         let take = Take {
-            queues,
+            queues: ask.queues.clone(),
             count: ask.count as u32,
             manner: Manner::Deliver,
             patience: if ask.nohang { Patience::None } else { Patience::Try },
@@ -168,6 +165,7 @@ impl Engine<'_> {
         self.write(suppressed, |session, node| {
             reply::write_answer(session, &answer, ask.with_counters, node)
         });
+        self.core.home.recycle(answer);
         Here::Done
     }
 

@@ -156,8 +156,7 @@ impl Engine<'_> {
             return (None, Err(table::unknown_command(args)));
         };
         let spec = &table::COMMANDS[usize::from(number)];
-        let count = args.len() as i32;
-        if (spec.arity > 0 && count != spec.arity) || (spec.arity < 0 && count < -spec.arity) {
+        if !spec.takes(args.len()) {
             return (None, Err(CommandError::Arity(spec.name.into())));
         }
         if !self.is_let_in() && !spec.flags.has(Flags::NO_AUTH) {
@@ -178,13 +177,7 @@ impl Engine<'_> {
     pub(super) fn start_overlapping(&mut self, command: u8, target: ShardNo, plan: Plan) {
         let (request, with_counters) = match plan {
             Plan::Home { request, .. } => (request, false),
-            Plan::Ids { verb, ids } => (
-                Request::Ids {
-                    verb,
-                    ids: ids.into_iter().collect(),
-                },
-                false,
-            ),
+            Plan::Ids { verb, ids } => (Request::Ids { verb, ids }, false),
             Plan::GetJob(ask) => {
                 let counters = ask.with_counters;
                 (Request::Take(waits_at_once(ask)), counters)
@@ -201,6 +194,7 @@ impl Engine<'_> {
                 self.write(suppressed, |session, node| {
                     reply::write_answer(session, &answer, with_counters, node)
                 });
+                self.core.home.recycle(answer);
             }
             answer => {
                 let answer = answer.filter(|answer| !matches!(answer, Answer::Waiting));
@@ -307,7 +301,10 @@ fn overlap_target(plan: &Plan, shards: u16) -> Option<ShardNo> {
             if !ask.nohang || ask.count > u64::from(limits::TAKE_STEP) {
                 return None;
             }
-            let mut homes = ask.queues.iter().map(|queue| Slot::of_queue(queue).home(shards));
+            let mut homes = ask
+                .queues
+                .iter()
+                .map(|(_, queue)| Slot::of_queue(queue).home(shards));
             let first = homes.next()?;
             homes.all(|home| home == first).then_some(first)
         }
@@ -316,14 +313,8 @@ fn overlap_target(plan: &Plan, shards: u16) -> Option<ShardNo> {
 }
 
 fn waits_at_once(ask: GetJob) -> Take {
-    let queues = ask
-        .queues
-        .into_iter()
-        .enumerate()
-        .map(|(place, queue)| (place as u32, queue))
-        .collect();
     Take {
-        queues,
+        queues: ask.queues,
         count: ask.count as u32,
         manner: Manner::Deliver,
         patience: Patience::Reserved,

@@ -109,9 +109,8 @@ pub(super) enum Step {
 impl GetJobProgress {
     pub fn new(ask: GetJob, shards: u16) -> Self {
         let mut asked: Vec<Asked> = Vec::new();
-        for (place, queue) in ask.queues.iter().enumerate() {
-            let shard = Slot::of_queue(queue).home(shards);
-            let entry = (place as u32, queue.clone());
+        for entry in ask.queues.iter().cloned() {
+            let shard = Slot::of_queue(&entry.1).home(shards);
             match asked.iter_mut().find(|asked| asked.shard == shard) {
                 Some(asked) => asked.queues.push(entry),
                 None => asked.push(Asked {
@@ -464,7 +463,7 @@ mod tests {
     #[test]
     fn what_a_shard_offers_anew_replaces_what_it_offered_before() {
         let ask = GetJob {
-            queues: [queue_on(1), queue_on(0)].into_iter().collect(),
+            queues: [(0, queue_on(1)), (1, queue_on(0))].into_iter().collect(),
             count: 3,
             timeout_ms: 0,
             nohang: false,

@@ -13,7 +13,7 @@ pub(super) fn write_answer(session: &mut Session, answer: &Answer, with_counters
     match answer {
         Answer::Error(error) => session.encoder().error(error.to_string()),
         Answer::Ok => session.encoder().simple(b"OK"),
-        Answer::Id(id) => session.encoder().simple(id.text()),
+        Answer::Id(id) => session.encoder().simple_id(*id),
         Answer::Count(count) => session.encoder().integer(*count),
         Answer::Entered { counted, paused } => write_entered(session, *counted, *paused),
         Answer::Nothing => session.encoder().null_array(),
@@ -63,7 +63,7 @@ pub(super) fn write_peeked(session: &mut Session, jobs: &[Delivered]) {
 fn write_delivered(out: &mut Encoder<'_>, job: &Delivered, with_counters: bool) {
     out.array(if with_counters { 7 } else { 3 });
     out.blob(&job.queue);
-    out.bulk(job.handed.id.text());
+    out.bulk_id(job.handed.id);
     out.blob(&job.body);
     if with_counters {
         out.bulk(b"nacks");
@@ -77,7 +77,7 @@ fn write_delivered(out: &mut Encoder<'_>, job: &Delivered, with_counters: bool) 
 fn write_job_view(out: &mut Encoder<'_>, job: &JobView, node: &Blob) {
     out.array(30);
     out.bulk(b"id");
-    out.bulk(job.id.text());
+    out.bulk_id(job.id);
     out.bulk(b"queue");
     out.blob(&job.queue);
     out.bulk(b"state");
@@ -143,7 +143,7 @@ pub(super) fn write_page(session: &mut Session, next: Option<ScanPosition>, item
     for item in items {
         match item {
             PageItem::Queue(name) => out.blob(name),
-            PageItem::Id(id) => out.simple(id.text()),
+            PageItem::Id(id) => out.simple_id(*id),
             PageItem::Job(job) => write_job_view(&mut out, job, node),
         }
     }

@@ -97,7 +97,19 @@ impl List {
 
     /// Adds an element at the end.
     pub fn push_back(&mut self, elements: &mut impl Linked, element: u32) {
-        self.insert_after(elements, self.last(), element);
+        let links = elements.links_mut(element);
+        assert!(!links.is_linked(), "element {element} is in a list already");
+        *links = Links {
+            previous: self.last,
+            next: NONE,
+            lane: NONE,
+        };
+        match self.last {
+            NONE => self.first = element,
+            last => elements.links_mut(last).next = element,
+        }
+        self.last = element;
+        self.len += 1;
     }
 
     /// Adds an element behind `previous`, or at the front when that is `None`.

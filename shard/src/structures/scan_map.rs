@@ -180,10 +180,21 @@ impl ScanMap {
             "a map has at most 2^{DEPTH_MAX} buckets"
         );
         let added = self.buckets;
-        let entries = match added {
-            0 => Entries::new(),
-            _ => self.take_all(parent_of(added)),
-        };
+        if added == 0 {
+            self.heads.push(Head::EMPTY);
+            self.buckets = 1;
+            return;
+        }
+        let parent = parent_of(added);
+        let head = self.heads[parent];
+        if some(head.more).is_none() {
+            self.buckets += 1;
+            let (stays, goes) = head.divide(|hash| self.bucket_of(hash) == parent);
+            self.heads[parent] = stays;
+            self.heads.push(goes);
+            return;
+        }
+        let entries = self.take_all(parent);
         self.heads.push(Head::EMPTY);
         self.buckets += 1;
         for entry in entries {
@@ -205,22 +216,24 @@ impl ScanMap {
     /// Adds an entry to the first line of a bucket. What fills it moves behind.
     fn push(&mut self, bucket: u32, entry: Entry) {
         let head = &mut self.heads[bucket];
-        if let Some(entries) = head.all_if_full() {
-            let (number, more) = (self.overflow.len(), head.more);
-            *head = Head::EMPTY;
-            head.more = number;
-            head.push(entry);
-            if let Some(more) = some(more) {
-                self.overflow[more].back = number;
-            }
-            self.overflow.push(Full {
-                entries,
-                back: NONE,
-                more,
-            });
+        if head.is_full() {
+            self.move_behind(bucket);
+            self.heads[bucket].push(entry);
         } else {
             head.push(entry);
         }
+    }
+
+    /// Makes the full first line of a bucket its first overflow line.
+    fn move_behind(&mut self, bucket: u32) {
+        let head = &mut self.heads[bucket];
+        let (number, full) = (self.overflow.len(), Full::of(head));
+        *head = Head::EMPTY;
+        head.more = number;
+        if let Some(more) = some(full.more) {
+            self.overflow[more].back = number;
+        }
+        self.overflow.push(full);
     }
 
     /// Takes the last entry of a bucket's first line out.

@@ -170,17 +170,19 @@ impl SkipList {
     /// Adds an element at its place, behind those equal to it: in constant time when that is the end, else in
     /// O(log n).
     pub fn push_ordered(&mut self, elements: &mut impl Ordered, lanes: &mut Lanes, element: u32) {
-        let mut path = Path::default();
-        let last = self.last();
-        if last.is_none_or(|last| !elements.before(element, last)) {
-            self.base.push_back(elements, element);
-        } else {
-            let previous = self.descend(elements, lanes, &mut path, |other| {
-                !elements.before(element, other)
-            });
-            self.base.insert_after(elements, previous, element);
-        }
         let height = lanes.draw_height();
+        if self.last().is_none_or(|last| !elements.before(element, last)) {
+            self.base.push_back(elements, element);
+            if height > 0 {
+                self.promote(elements, lanes, element, height, Path::default());
+            }
+            return;
+        }
+        let mut path = Path::default();
+        let previous = self.descend(elements, lanes, &mut path, |other| {
+            !elements.before(element, other)
+        });
+        self.base.insert_after(elements, previous, element);
         self.promote(elements, lanes, element, height, path);
     }
 

@@ -43,15 +43,21 @@ impl<T> Slab<T> {
 
     /// Stores a value and returns its key.
     pub fn insert(&mut self, value: T) -> u32 {
+        self.insert_with(|_| value)
+    }
+
+    /// Stores the value that is made for its key, and returns the key.
+    pub fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> u32 {
         self.len += 1;
         if self.first_free == NONE {
-            return self.push(value);
+            return self.push(make);
         }
         let key = self.first_free;
         let slot = self.slot_mut(key).expect("the free list stays inside the slab");
-        let Slot::Vacant { next_free } = mem::replace(slot, Slot::Occupied(value)) else {
+        let Slot::Vacant { next_free } = *slot else {
             panic!("the free list of a slab names the occupied entry {key}");
         };
+        *slot = Slot::Occupied(make(key));
         self.first_free = next_free;
         key
     }
@@ -134,14 +140,14 @@ impl<T> Slab<T> {
         self.chunks.is_empty()
     }
 
-    fn push(&mut self, value: T) -> u32 {
+    fn push(&mut self, make: impl FnOnce(u32) -> T) -> u32 {
         let key = self.high_water();
         assert!(key < KEY_LIMIT, "a slab has at most {KEY_LIMIT} entries");
         if key.is_multiple_of(CHUNK_ENTRIES) {
             self.chunks.push(Vec::with_capacity(CHUNK_ENTRIES as usize));
         }
         let chunk = self.chunks.last_mut().expect("there is a chunk with room");
-        chunk.push(Slot::Occupied(value));
+        chunk.push(Slot::Occupied(make(key)));
         key
     }
 

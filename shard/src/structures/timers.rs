@@ -208,9 +208,12 @@ impl<T: Copy> Timers<T> {
             return self.push_back(DUE, entry);
         }
         let ahead = |level: usize| slot_of(deadline_ms, level) - slot_of(self.now_ms, level);
-        let level = (0..LEVELS - 1)
-            .find(|&level| ahead(level) < SLOTS)
-            .unwrap_or(LEVELS - 1);
+        // The lowest level that is coarse enough; its slots may lie so that they end just short of the deadline.
+        let coarse = level_of(deadline_ms - self.now_ms).min(LEVELS - 1);
+        let level = match ahead(coarse) < SLOTS {
+            true => coarse,
+            false => (coarse + 1).min(LEVELS - 1),
+        };
         // What lies beyond the top level waits in its last slot and is placed anew when that opens.
         let slot = slot_of(self.now_ms, level) + ahead(level).min(SLOTS - 1);
         assert!(
@@ -286,6 +289,12 @@ impl TimerKey {
 
 fn shift(level: usize) -> u32 {
     LEVEL_BITS * level as u32
+}
+
+/// The lowest level of whose slots fewer than 128 fit into this time.
+fn level_of(wait_ms: u64) -> usize {
+    let bits = u64::BITS - wait_ms.leading_zeros();
+    bits.saturating_sub(SLOTS.ilog2()).div_ceil(LEVEL_BITS) as usize
 }
 
 fn slot_of(time_ms: u64, level: usize) -> u64 {

@@ -36,7 +36,15 @@ impl Blob {
 
     /// A copy of `source`, in a buffer of its own when it is long.
     pub fn copy_from(source: &[u8]) -> Self {
-        Self::inline(source).unwrap_or_else(|| Self(Kept::Shared(Bytes::copy_from_slice(source))))
+        if source.len() > INLINE_BYTES {
+            return Self(Kept::Shared(Bytes::copy_from_slice(source)));
+        }
+        let mut text = [0; INLINE_BYTES];
+        text[..source.len()].copy_from_slice(source);
+        Self(Kept::Inline {
+            bytes: source.len() as u8,
+            text,
+        })
     }
 
     /// The bytes.
@@ -59,21 +67,16 @@ impl Blob {
     pub fn heap_bytes(&self) -> usize {
         self.shared().map_or(0, Bytes::len)
     }
-
-    fn inline(source: &[u8]) -> Option<Self> {
-        let mut text = [0; INLINE_BYTES];
-        text.get_mut(..source.len())?.copy_from_slice(source);
-        Some(Self(Kept::Inline {
-            bytes: source.len() as u8,
-            text,
-        }))
-    }
 }
 
 /// Shares the buffer when it is long; a short one is copied and let go.
 impl From<Bytes> for Blob {
     fn from(source: Bytes) -> Self {
-        Self::inline(&source).unwrap_or(Self(Kept::Shared(source)))
+        if source.len() > INLINE_BYTES {
+            Self(Kept::Shared(source))
+        } else {
+            Self::copy_from(&source)
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 use super::number::Decimal;
 use super::{Blob, Output};
+use crate::id::{JOB_ID_TEXT_LEN, JobId};
 
 /// Writes the replies of one session.
 pub struct Encoder<'a> {
@@ -29,6 +30,16 @@ impl<'a> Encoder<'a> {
         self.line(b"+", text.as_ref());
     }
 
+    /// `+id`: in one piece, since no ID can hold the end of a line.
+    pub fn simple_id(&mut self, id: JobId) {
+        const END: usize = 1 + JOB_ID_TEXT_LEN;
+        let mut line = [0; END + 2];
+        line[0] = b'+';
+        line[1..END].copy_from_slice(&id.text());
+        line[END..].copy_from_slice(b"\r\n");
+        self.out.append(&line);
+    }
+
     /// `-text`, where the text starts with the error's code.
     pub fn error(&mut self, text: impl AsRef<[u8]>) {
         self.line(b"-", text.as_ref());
@@ -36,15 +47,30 @@ impl<'a> Encoder<'a> {
 
     /// `:number`.
     pub fn integer(&mut self, number: i64) {
-        self.header(b':', Decimal::from(number));
+        match u64::try_from(number) {
+            Ok(number) => self.header(b':', number),
+            Err(_) => self.long_header(b':', Decimal::from(number)),
+        }
     }
 
     /// A bulk string, copied.
     pub fn bulk(&mut self, text: impl AsRef<[u8]>) {
         let text = text.as_ref();
-        self.header(b'$', Decimal::from(text.len()));
+        self.header(b'$', text.len() as u64);
         self.out.append(text);
         self.out.append(b"\r\n");
+    }
+
+    /// A bulk string with an ID.
+    pub fn bulk_id(&mut self, id: JobId) {
+        const HEAD: &[u8; 5] = b"$40\r\n";
+        const _: () = assert!(JOB_ID_TEXT_LEN == 40, "the head says how long an ID is");
+        const END: usize = HEAD.len() + JOB_ID_TEXT_LEN;
+        let mut text = [0; END + 2];
+        text[..HEAD.len()].copy_from_slice(HEAD);
+        text[HEAD.len()..END].copy_from_slice(&id.text());
+        text[END..].copy_from_slice(b"\r\n");
+        self.out.append(&text);
     }
 
     /// A bulk string, shared when it is large.
@@ -52,7 +78,7 @@ impl<'a> Encoder<'a> {
         let Some(shared) = blob.shared() else {
             return self.bulk(blob);
         };
-        self.header(b'$', Decimal::from(shared.len()));
+        self.header(b'$', shared.len() as u64);
         self.out.append_shared(shared);
         self.out.append(b"\r\n");
     }
@@ -77,20 +103,31 @@ impl<'a> Encoder<'a> {
 
     /// The head of an array; its items follow.
     pub fn array(&mut self, items: usize) {
-        self.header(b'*', Decimal::from(items));
+        self.header(b'*', items as u64);
     }
 
     /// The head of a map, in RESP2 of a flat array; key and value of each entry follow.
     pub fn map(&mut self, entries: usize) {
         if self.resp3 {
-            self.header(b'%', Decimal::from(entries));
+            self.header(b'%', entries as u64);
         } else {
             self.array(entries * 2);
         }
     }
 
-    /// One append for the short, frequent heads.
-    fn header(&mut self, mark: u8, number: Decimal) {
+    /// Nearly all heads have one or two digits.
+    fn header(&mut self, mark: u8, number: u64) {
+        let digit = |number| b'0' + (number % 10) as u8;
+        match number {
+            0..10 => self.out.append(&[mark, digit(number), b'\r', b'\n']),
+            10..100 => self
+                .out
+                .append(&[mark, digit(number / 10), digit(number), b'\r', b'\n']),
+            _ => self.long_header(mark, Decimal::from(number)),
+        }
+    }
+
+    fn long_header(&mut self, mark: u8, number: Decimal) {
         let digits = number.as_bytes();
         let mut line = [0; 24];
         line[0] = mark;
@@ -145,12 +182,35 @@ mod tests {
             assert_eq!(reply(&|to| to.error(b"ERR a\r\nb")), b"-ERR a  b\r\n");
             assert_eq!(reply(&|to| to.error("")), b"-\r\n");
             assert_eq!(reply(&|to| to.integer(i64::MIN)), b":-9223372036854775808\r\n");
-            assert_eq!(reply(&|to| to.integer(0)), b":0\r\n");
+            for (number, text) in [
+                (0, &b":0\r\n"[..]),
+                (9, b":9\r\n"),
+                (10, b":10\r\n"),
+                (99, b":99\r\n"),
+            ] {
+                assert_eq!(reply(&|to| to.integer(number)), text);
+            }
+            assert_eq!(reply(&|to| to.integer(100)), b":100\r\n");
+            assert_eq!(reply(&|to| to.integer(-1)), b":-1\r\n");
             assert_eq!(reply(&|to| to.bulk(b"a\r\nb")), b"$4\r\na\r\nb\r\n");
             assert_eq!(reply(&|to| to.bulk("")), b"$0\r\n\r\n");
             assert_eq!(reply(&|to| to.blob(&Blob::from("abc"))), b"$3\r\nabc\r\n");
             assert_eq!(reply(&|to| to.array(12)), b"*12\r\n");
         }
+    }
+
+    #[test]
+    fn ids_are_written_as_their_texts_are() {
+        let id = JobId::from_bytes(std::array::from_fn(|at| at as u8 * 11));
+        let as_text = |to: &mut Encoder<'_>| {
+            to.simple(id.text());
+            to.bulk(id.text());
+        };
+        let as_id = |to: &mut Encoder<'_>| {
+            to.simple_id(id);
+            to.bulk_id(id);
+        };
+        assert_eq!(encode(false, as_id), encode(false, as_text));
     }
 
     #[test]

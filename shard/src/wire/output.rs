@@ -6,13 +6,13 @@
 
 use std::collections::VecDeque;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::SHARED_REPLY_BYTES;
 
 /// A tail of this size is closed, so that it never moves as a whole when it grows.
 const TAIL_BYTES: usize = 16 << 10;
-/// A new tail's first size: most sessions have one short reply at a time.
+/// A new tail's least size: most sessions have one short reply at a time.
 const FIRST_TAIL_BYTES: usize = 128;
 
 /// The output queue of one session.
@@ -20,7 +20,9 @@ const FIRST_TAIL_BYTES: usize = 128;
 pub struct Output {
     chunks: VecDeque<Bytes>,
     chunk_bytes: usize,
-    tail: BytesMut,
+    tail: Vec<u8>,
+    /// Size of the last tail that was closed, at most: the next will be about as long.
+    last_tail_bytes: usize,
     produced_bytes: u64,
 }
 
@@ -46,13 +48,25 @@ impl Output {
     }
 
     /// Appends a copy.
-    pub fn append(&mut self, mut part: &[u8]) {
+    #[inline]
+    pub fn append(&mut self, part: &[u8]) {
         self.produced_bytes += part.len() as u64;
+        // As a rule there is room.
+        let end = self.tail.len() + part.len();
+        if end <= self.tail.capacity().min(TAIL_BYTES) {
+            self.tail.extend_from_slice(part);
+        } else {
+            self.append_in_pieces(part);
+        }
+    }
+
+    fn append_in_pieces(&mut self, mut part: &[u8]) {
         loop {
             let room = TAIL_BYTES - self.tail.len();
             let (now, later) = part.split_at(part.len().min(room));
             if self.tail.capacity() == 0 {
-                self.tail.reserve(now.len().max(FIRST_TAIL_BYTES));
+                let expected = self.last_tail_bytes.max(FIRST_TAIL_BYTES);
+                self.tail.reserve_exact(expected.max(now.len()));
             }
             self.tail.extend_from_slice(now);
             if later.is_empty() {
@@ -103,8 +117,9 @@ impl Output {
 
     fn close_tail(&mut self) {
         if !self.tail.is_empty() {
-            let closed = self.tail.split().freeze();
-            self.queue(closed);
+            let closed = std::mem::take(&mut self.tail);
+            self.last_tail_bytes = closed.len();
+            self.queue(closed.into());
         }
     }
 
@@ -116,7 +131,7 @@ impl Output {
     /// The queue's own memory would stay with every connection that was ever busy.
     fn release_if_empty(&mut self) {
         if self.is_empty() {
-            self.tail = BytesMut::new();
+            self.tail = Vec::new();
             self.chunks = VecDeque::new();
         }
     }

@@ -293,19 +293,27 @@ impl<'a> Args<'a> {
     }
 
     /// The command's name, as sent.
+    #[inline]
     pub fn name(&self) -> &'a [u8] {
         self.spans[0].of(self.text, self.large)
     }
 
     /// One argument; the name is number 0.
+    #[inline]
     pub fn get(&self, at: usize) -> Option<&'a [u8]> {
         self.spans.get(at).map(|span| span.of(self.text, self.large))
     }
 
     /// All of them, the name first.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + use<'a> {
+        self.iter_from(0)
+    }
+
+    /// Those from number `first` on, none when there are not so many.
+    pub fn iter_from(&self, first: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + use<'a> {
         let Self { spans, text, large } = *self;
-        spans.iter().map(move |span| span.of(text, large))
+        let wanted = spans.get(first..).unwrap_or_default();
+        wanted.iter().map(move |span| span.of(text, large))
     }
 
     /// One argument, to keep: copied, or shared when it was large and came in pieces. Panics if there is none.
@@ -320,6 +328,7 @@ impl<'a> Args<'a> {
 impl Index<usize> for Args<'_> {
     type Output = [u8];
 
+    #[inline]
     fn index(&self, at: usize) -> &[u8] {
         self.spans[at].of(self.text, self.large)
     }
@@ -352,10 +361,12 @@ impl Span {
         }
     }
 
+    #[inline]
     pub fn large_number(self) -> Option<usize> {
         (self.start & Self::LARGE != 0).then_some((self.start & !Self::LARGE) as usize)
     }
 
+    #[inline]
     pub fn of<'a>(self, text: &'a [u8], large: &'a [Bytes]) -> &'a [u8] {
         match self.large_number() {
             Some(number) => &large[number],

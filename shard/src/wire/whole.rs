@@ -54,10 +54,14 @@ pub(super) fn scan(
             next,
         }))
     };
-    let Some((line, mut at)) = find_line(frame, ProtocolError::CountLineTooBig)? else {
-        return cut(0, 0, Next::Count);
+    let (count, mut at) = match short_count(frame) {
+        Some((count, line_bytes)) => (check_argument_count(count, limits)?, line_bytes),
+        None => match find_line(frame, ProtocolError::CountLineTooBig)? {
+            Some((line, line_bytes)) => (argument_count(line, limits)?, line_bytes),
+            None => return cut(0, 0, Next::Count),
+        },
     };
-    for missing in (1..=argument_count(line, limits)?).rev() {
+    for missing in (1..=count).rev() {
         let rest = &frame[at..];
         let (announced, line_bytes) = match short_length(rest) {
             Some(short) => short,
@@ -94,7 +98,10 @@ fn find_line(text: &[u8], too_big: ProtocolError) -> Result<Option<(&[u8], usize
 /// The number of arguments that a line announces; zero for an empty request.
 pub(super) fn argument_count(line: &[u8], limits: &RequestLimits) -> Result<usize, ProtocolError> {
     let count = parse_length(&line[1..]).ok_or(ProtocolError::InvalidCount)?;
-    let count = usize::try_from(count).unwrap_or(0);
+    check_argument_count(usize::try_from(count).unwrap_or(0), limits)
+}
+
+fn check_argument_count(count: usize, limits: &RequestLimits) -> Result<usize, ProtocolError> {
     match count {
         _ if count > MAX_ARGUMENTS => Err(ProtocolError::InvalidCount),
         _ if count > limits.max_arguments => Err(ProtocolError::UnauthenticatedCount),
@@ -109,6 +116,14 @@ pub(super) fn bulk_bytes(
     limits: &RequestLimits,
 ) -> Result<usize, ProtocolError> {
     check_bulk_bytes(announced_bytes(line)?, read_bytes, limits)
+}
+
+/// The number of arguments in a whole line of one digit, and the line's bytes: as for [`short_length`].
+fn short_count(text: &[u8]) -> Option<(usize, usize)> {
+    match *text {
+        [b'*', units @ b'1'..=b'9', b'\r', _, ..] => Some((usize::from(units - b'0'), 4)),
+        _ => None,
+    }
 }
 
 /// The length in a whole line of one or two digits, and the line's bytes: nearly all arguments have one, and

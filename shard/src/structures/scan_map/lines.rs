@@ -71,9 +71,21 @@ impl Head {
         &mut self.entries[..self.len as usize]
     }
 
-    /// Its entries, when it has no room for another.
-    pub fn all_if_full(&self) -> Option<[Entry; LINE_ENTRIES]> {
-        (self.len as usize == LINE_ENTRIES).then_some(self.entries)
+    /// Whether it has no room for another entry.
+    pub fn is_full(&self) -> bool {
+        self.len as usize == LINE_ENTRIES
+    }
+
+    /// Two lines with nothing behind them: the entries whose hashes `stays` is true for, and the others.
+    pub fn divide(&self, stays: impl Fn(u32) -> bool) -> (Self, Self) {
+        let (mut staying, mut going) = (Self::EMPTY, Self::EMPTY);
+        for &entry in self.entries() {
+            match stays(entry.hash) {
+                true => staying.push(entry),
+                false => going.push(entry),
+            }
+        }
+        (staying, going)
     }
 
     /// Adds an entry to a line that is not full.
@@ -87,6 +99,18 @@ impl Head {
         let last = *self.entries().last()?;
         self.len -= 1;
         Some(last)
+    }
+}
+
+impl Full {
+    /// What a head that is full becomes as the first overflow line of its bucket.
+    pub fn of(head: &Head) -> Self {
+        assert!(head.is_full(), "overflow lines are full");
+        Full {
+            entries: head.entries,
+            back: NONE,
+            more: head.more,
+        }
     }
 }
 
