@@ -6,7 +6,7 @@
 //! and gives the entries back, what must be repaired, and whether the store epoch may stay.
 //!
 //! Reading order: `record` (the format) - `codec` (bytes) - `segment` (files) - `io`, `batch`, `writer` (the way out) - `compaction` (the circle) -
-//! `machine` (both together) - `recovery`, `scan` (the way back) - `generation` (folders and `CURRENT`).
+//! `machine` (both together) - `recovery`, `decision`, `scan` (the way back) - `generation` (folders and `CURRENT`).
 //!
 //! What must hold: a position that `safe` has reached survives what `appendfsync` promises to survive; a segment is unlinked
 //! only when all that still lives of it is durable elsewhere; nothing is cut off a log without being named.
@@ -14,6 +14,7 @@
 mod batch;
 mod codec;
 mod compaction;
+mod decision;
 mod generation;
 mod io;
 mod machine;
