@@ -47,7 +47,8 @@ impl Current {
         format!("gen-{generation}")
     }
 
-    fn generation_of(folder: &str) -> Option<u64> {
+    /// The generation that a folder's name says; `None` when it is no such name.
+    pub fn generation_of(folder: &str) -> Option<u64> {
         let number = folder.strip_prefix("gen-")?.parse().ok()?;
         (Self::folder(number) == folder).then_some(number)
     }

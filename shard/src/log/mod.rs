@@ -30,13 +30,17 @@ mod codec_tests;
 
 pub use codec::{BadRecord, image_bytes};
 pub use compaction::{Live, ObjectKey, Thresholds};
-pub use generation::{Current, StartPlan, SwitchStep, discard_plan, plan_start, switch_off, switch_plan};
+pub use decision::{Decision, Which, Wrong};
+pub use generation::{
+    CURRENT, CURRENT_OFF, Current, StartPlan, SwitchStep, discard_plan, plan_start, switch_off, switch_plan,
+};
 pub use io::{Action, AppendFsync, Done, Io, IoError, Misconf, Position, Start, WriterOptions};
 pub use machine::{Event, Log};
 pub use record::{AckedImage, Entry, Holder, JobImage, KeptPlace, Meta, QueueImage, StateChange, WallMs};
 pub use recovery::{
-    Cut, EpochVerdict, FoundFile, Recovered, Recovery, RecoveryError, RecoveryOptions, RepairStep, Want,
+    Cut, EpochVerdict, FoundFile, Judged, RecordAt, Recovered, Recovery, RecoveryError, RecoveryOptions,
+    RepairStep, Want,
 };
 pub use replay::Replay;
-pub use segment::{FIRST_RECORD, FileName, SegmentHeader};
+pub use segment::{BadHeader, FIRST_RECORD, FileName, SegmentHeader};
 pub use writer::Segment;

@@ -126,6 +126,40 @@ pub enum RepairStep {
     Unlink { segment: u64 },
 }
 
+/// Something that is wrong, and what follows from it: for tools that show all of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// Number of the segment.
+    pub segment: u64,
+    /// Offset in its file.
+    pub offset: u64,
+    /// What is wrong.
+    pub what: Wrong,
+    /// What stands there instead of a record, where that is known.
+    pub record: Option<BadRecord>,
+    /// Which segment it is.
+    pub which: Which,
+    /// A later record says that the place had been synced, or it cannot be known that none does.
+    pub covered: bool,
+    /// What the table says.
+    pub decision: Decision,
+}
+
+/// Where a record stands that recovery took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordAt {
+    /// Number of its segment.
+    pub segment: u64,
+    /// Offset in the segment's file.
+    pub offset: u64,
+    /// Bytes it takes, with padding.
+    pub bytes: u64,
+    /// Its place in the whole log.
+    pub place: u64,
+    /// Place up to which the log was known to be durable when it was made.
+    pub durable: u64,
+}
+
 /// Whether nothing that was confirmed can be missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EpochVerdict {
@@ -201,6 +235,7 @@ struct Seen {
 #[derive(Clone, Copy, Debug)]
 struct Finding {
     wrong: Wrong,
+    record: Option<BadRecord>,
     file: usize,
     offset: u64,
     place: u64,
@@ -283,6 +318,15 @@ impl Recovery {
         bytes: Result<&[u8], String>,
         sink: &mut impl FnMut(Entry),
     ) -> Result<(), RecoveryError> {
+        self.supply_records(bytes, &mut |_, entries| entries.into_iter().for_each(&mut *sink))
+    }
+
+    /// The same, with the entries of each record together and where it stands.
+    pub fn supply_records(
+        &mut self,
+        bytes: Result<&[u8], String>,
+        sink: &mut impl FnMut(RecordAt, Vec<Entry>),
+    ) -> Result<(), RecoveryError> {
         let Want::Read {
             bytes: asked, offset, ..
         } = self.want()
@@ -316,8 +360,13 @@ impl Recovery {
         Ok(self.conclude(cut))
     }
 
+    /// All that was found so far and what follows from it, oldest segment first; final when nothing is wanted any more.
+    pub fn findings(&self) -> Vec<Judged> {
+        self.findings.iter().map(|finding| self.judged(finding)).collect()
+    }
+
     /// A step in the current file; false when more must be read, or all is.
-    fn step(&mut self, sink: &mut impl FnMut(Entry)) -> Result<bool, RecoveryError> {
+    fn step(&mut self, sink: &mut impl FnMut(RecordAt, Vec<Entry>)) -> Result<bool, RecoveryError> {
         let Some(file) = self.files.get(self.at) else {
             return Ok(false);
         };
@@ -422,6 +471,7 @@ impl Recovery {
     fn found(&mut self, wrong: Wrong, offset: u64, place: u64, random: Option<u64>) {
         self.findings.push(Finding {
             wrong,
+            record: None,
             file: self.at,
             offset,
             place,
@@ -433,7 +483,7 @@ impl Recovery {
         &mut self,
         random: u64,
         room: u64,
-        sink: &mut impl FnMut(Entry),
+        sink: &mut impl FnMut(RecordAt, Vec<Entry>),
     ) -> Result<bool, RecoveryError> {
         let buffer = std::mem::take(&mut self.buffer);
         let looked = look(&buffer, room, random);
@@ -443,8 +493,9 @@ impl Recovery {
                 Ok(true)
             }
             Look::Needs(bytes) => Ok(self.need(bytes as u64)),
-            Look::Bad(_) => {
+            Look::Bad(record) => {
                 self.found(Wrong::Torn, self.offset, self.place.unwrap_or(0), Some(random));
+                self.name_record(record);
                 Ok(true)
             }
             Look::Record(record) => self.take(&record, random, sink).map(|()| true),
@@ -468,7 +519,7 @@ impl Recovery {
         &mut self,
         record: &Intact<'_>,
         random: u64,
-        sink: &mut impl FnMut(Entry),
+        sink: &mut impl FnMut(RecordAt, Vec<Entry>),
     ) -> Result<(), RecoveryError> {
         self.seen[self.at].used = true;
         let mut entries = Vec::new();
@@ -501,16 +552,32 @@ impl Recovery {
             self.seen[self.at].base = Some(base);
         }
         let place = self.place.expect("the first record of a segment names it");
-        if record.stands_at(place).is_err() {
+        // Only bytes made up by somebody name a place behind which there is none.
+        let end = place.checked_add(record.padded_bytes);
+        let (Ok(()), Some(end)) = (record.stands_at(place), end) else {
             self.found(Wrong::Torn, self.offset, place, Some(random));
+            self.name_record(BadRecord::Misplaced);
             return Ok(());
-        }
+        };
         self.mark = self.mark.max(record.durable);
-        self.place = Some(place + record.padded_bytes);
+        self.place = Some(end);
         self.records += 1;
         self.note(&entries);
-        entries.into_iter().for_each(sink);
+        let at = RecordAt {
+            segment: self.files[self.at].number,
+            offset: self.offset,
+            bytes: record.padded_bytes,
+            place,
+            durable: record.durable,
+        };
+        sink(at, entries);
         Ok(())
+    }
+
+    /// Says what the newest finding is about.
+    fn name_record(&mut self, record: BadRecord) {
+        let newest = self.findings.last_mut().expect("it was just found");
+        newest.record = Some(record);
     }
 
     fn note(&mut self, entries: &[Entry]) {
@@ -541,13 +608,26 @@ impl Recovery {
         }
     }
 
+    fn judged(&self, finding: &Finding) -> Judged {
+        let which = self.which(finding.file);
+        let covered = self.mark_unknown || self.mark > finding.place;
+        Judged {
+            segment: self.files[finding.file].number,
+            offset: finding.offset,
+            what: finding.wrong,
+            record: finding.record,
+            which,
+            covered,
+            decision: decide(finding.wrong, which, covered),
+        }
+    }
+
     /// What the table says to everything that was found; the first cut, if it comes to that.
     fn judge(&self) -> Result<Option<Finding>, RecoveryError> {
         let mut cut = None;
         for finding in &self.findings {
-            let covered = self.mark_unknown || self.mark > finding.place;
             let (file, offset) = (self.file_name(finding.file), finding.offset);
-            match decide(finding.wrong, self.which(finding.file), covered) {
+            match self.judged(finding).decision {
                 Decision::Stop => {
                     return Err(RecoveryError::Damaged {
                         file,
