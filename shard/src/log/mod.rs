@@ -6,7 +6,7 @@
 //! and gives the entries back, what must be repaired, and whether the store epoch may stay.
 //!
 //! Reading order: `record` (the format) - `codec` (bytes) - `segment` (files) - `io`, `batch`, `writer` (the way out) - `compaction` (the circle) -
-//! `machine` (both together) - `recovery`, `scan` (the way back) - `generation` (folders and `CURRENT`) -
+//! `machine` (both together) - `recovery`, `decision`, `scan` (the way back) - `generation` (folders and `CURRENT`) -
 //! `disk` (what the server does with files).
 //!
 //! What must hold: a position that `safe` has reached survives what `appendfsync` promises to survive; a segment is unlinked
@@ -15,6 +15,7 @@
 mod batch;
 mod codec;
 mod compaction;
+mod decision;
 mod disk;
 mod generation;
 mod io;
@@ -31,6 +32,7 @@ mod codec_tests;
 
 pub use codec::{BadRecord, image_bytes};
 pub use compaction::{Live, ObjectKey, Thresholds};
+pub use decision::{Decision, Which, Wrong};
 pub use disk::{DiskTask, LogBoot, LogFolder};
 pub use generation::{
     CURRENT, CURRENT_OFF, Current, StartPlan, SwitchStep, discard_plan, plan_start, switch_off, switch_plan,
@@ -39,8 +41,9 @@ pub use io::{Action, AppendFsync, Done, Io, IoError, Misconf, Position, Start, W
 pub use machine::{Event, Log};
 pub use record::{AckedImage, Entry, Holder, JobImage, KeptPlace, Meta, QueueImage, StateChange, WallMs};
 pub use recovery::{
-    Cut, EpochVerdict, FoundFile, Recovered, Recovery, RecoveryError, RecoveryOptions, RepairStep, Want,
+    Cut, EpochVerdict, FoundFile, Judged, RecordAt, Recovered, Recovery, RecoveryError, RecoveryOptions,
+    RepairStep, Want,
 };
 pub use replay::Replay;
-pub use segment::{FIRST_RECORD, FileName, SegmentHeader};
+pub use segment::{BadHeader, FIRST_RECORD, FileName, SegmentHeader};
 pub use writer::Segment;

@@ -3,7 +3,7 @@
 //! ```text
 //! per segment:  header -> records -> zeros to the end of the file -> next
 //! on damage:    no entry after it; the rest is searched for marks of durability (`scan`), in this and all later segments
-//! at the end:   [`decide`] over (what is wrong, which segment, whether a mark covers it): go on, cut, or stop
+//! at the end:   `decision` over (what is wrong, which segment, whether a mark covers it): go on, cut, or stop
 //! ```
 //!
 //! The caller lists the segments of its shard, then answers each [`Want`] until there is none, then takes the result:
@@ -15,6 +15,7 @@ use bytes::{Buf, BytesMut};
 use thiserror::Error;
 
 use super::codec::{BadRecord, Intact, Look, look};
+use super::decision::{Decision, Which, Wrong, decide};
 use super::io::Start;
 use super::record::{Entry, Meta};
 use super::scan::{MarkSearch, Step};
@@ -94,77 +95,6 @@ pub enum RecoveryError {
     },
 }
 
-/// What can be wrong with a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Wrong {
-    /// Something that is no record stands where one should.
-    #[error("bytes that are no record")]
-    Torn,
-    /// It begins behind the place where the one before ends.
-    #[error("records are missing before it")]
-    Gap,
-    /// It begins before the place where the one before ends.
-    #[error("it overlaps the segment before it")]
-    Overlap,
-    /// Its header is not what was written.
-    #[error("a damaged header")]
-    Header,
-    /// It has the name of a segment and is none.
-    #[error("not a segment of a log")]
-    Foreign,
-    /// A later server wrote its header.
-    #[error("a segment of a version that this server does not know")]
-    Version,
-    /// It belongs to another shard, generation or number.
-    #[error("a segment that belongs elsewhere")]
-    Owner,
-}
-
-/// Which segment it is, among those that hold anything behind their header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
-    /// It holds nothing.
-    Spare,
-    /// The newest.
-    Last,
-    /// The one before: it may hold unsynced bytes, too.
-    BeforeLast,
-    /// All others: synced before the last one was begun.
-    Older,
-}
-
-/// What follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
-    /// Remove the file: it never held a record.
-    Remove,
-    /// Cut here, keep the bytes beside, and say so.
-    Cut,
-    /// Do not start.
-    Stop,
-}
-
-use Decision::{Cut as C, Remove as R, Stop as S};
-
-/// Each cell: when no mark covers the place, when one does. What is synced before it is used (headers) is never torn; a gap stands
-/// at the end of the segment before, so one before the last but one lies in an older segment.
-const DECISIONS: [[(Decision, Decision); 4]; 7] = [
-    //            Spare   Last    BeforeLast Older
-    /* Torn     */ [(S, S), (C, S), (C, S), (S, S)],
-    /* Gap      */ [(S, S), (C, S), (S, S), (S, S)],
-    /* Overlap  */ [(S, S), (S, S), (S, S), (S, S)],
-    /* Header   */ [(R, R), (S, S), (S, S), (S, S)],
-    /* Foreign  */ [(S, S), (S, S), (S, S), (S, S)],
-    /* Version  */ [(S, S), (S, S), (S, S), (S, S)],
-    /* Owner    */ [(S, S), (S, S), (S, S), (S, S)],
-];
-
-/// The decision table.
-pub fn decide(wrong: Wrong, which: Which, covered: bool) -> Decision {
-    let cell = DECISIONS[wrong as usize][which as usize];
-    if covered { cell.1 } else { cell.0 }
-}
-
 /// A tail that was given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
@@ -194,6 +124,40 @@ pub enum RepairStep {
     Sync { segment: u64 },
     /// Unlink a segment that is not needed.
     Unlink { segment: u64 },
+}
+
+/// Something that is wrong, and what follows from it: for tools that show all of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// Number of the segment.
+    pub segment: u64,
+    /// Offset in its file.
+    pub offset: u64,
+    /// What is wrong.
+    pub what: Wrong,
+    /// What stands there instead of a record, where that is known.
+    pub record: Option<BadRecord>,
+    /// Which segment it is.
+    pub which: Which,
+    /// A later record says that the place had been synced, or it cannot be known that none does.
+    pub covered: bool,
+    /// What the table says.
+    pub decision: Decision,
+}
+
+/// Where a record stands that recovery took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordAt {
+    /// Number of its segment.
+    pub segment: u64,
+    /// Offset in the segment's file.
+    pub offset: u64,
+    /// Bytes it takes, with padding.
+    pub bytes: u64,
+    /// Its place in the whole log.
+    pub place: u64,
+    /// Place up to which the log was known to be durable when it was made.
+    pub durable: u64,
 }
 
 /// Whether nothing that was confirmed can be missing.
@@ -286,6 +250,7 @@ struct Seen {
 #[derive(Clone, Copy, Debug)]
 struct Finding {
     wrong: Wrong,
+    record: Option<BadRecord>,
     file: usize,
     offset: u64,
     place: u64,
@@ -368,6 +333,15 @@ impl Recovery {
         bytes: Result<&[u8], String>,
         sink: &mut impl FnMut(Entry),
     ) -> Result<(), RecoveryError> {
+        self.supply_records(bytes, &mut |_, entries| entries.into_iter().for_each(&mut *sink))
+    }
+
+    /// The same, with the entries of each record together and where it stands.
+    pub fn supply_records(
+        &mut self,
+        bytes: Result<&[u8], String>,
+        sink: &mut impl FnMut(RecordAt, Vec<Entry>),
+    ) -> Result<(), RecoveryError> {
         let Want::Read {
             bytes: asked, offset, ..
         } = self.want()
@@ -401,8 +375,13 @@ impl Recovery {
         Ok(self.conclude(cut))
     }
 
+    /// All that was found so far and what follows from it, oldest segment first; final when nothing is wanted any more.
+    pub fn findings(&self) -> Vec<Judged> {
+        self.findings.iter().map(|finding| self.judged(finding)).collect()
+    }
+
     /// A step in the current file; false when more must be read, or all is.
-    fn step(&mut self, sink: &mut impl FnMut(Entry)) -> Result<bool, RecoveryError> {
+    fn step(&mut self, sink: &mut impl FnMut(RecordAt, Vec<Entry>)) -> Result<bool, RecoveryError> {
         let Some(file) = self.files.get(self.at) else {
             return Ok(false);
         };
@@ -507,6 +486,7 @@ impl Recovery {
     fn found(&mut self, wrong: Wrong, offset: u64, place: u64, random: Option<u64>) {
         self.findings.push(Finding {
             wrong,
+            record: None,
             file: self.at,
             offset,
             place,
@@ -518,7 +498,7 @@ impl Recovery {
         &mut self,
         random: u64,
         room: u64,
-        sink: &mut impl FnMut(Entry),
+        sink: &mut impl FnMut(RecordAt, Vec<Entry>),
     ) -> Result<bool, RecoveryError> {
         let buffer = std::mem::take(&mut self.buffer);
         let looked = look(&buffer, room, random);
@@ -528,8 +508,9 @@ impl Recovery {
                 Ok(true)
             }
             Look::Needs(bytes) => Ok(self.need(bytes as u64)),
-            Look::Bad(_) => {
+            Look::Bad(record) => {
                 self.found(Wrong::Torn, self.offset, self.place.unwrap_or(0), Some(random));
+                self.name_record(record);
                 Ok(true)
             }
             Look::Record(record) => self.take(&record, random, sink).map(|()| true),
@@ -553,7 +534,7 @@ impl Recovery {
         &mut self,
         record: &Intact<'_>,
         random: u64,
-        sink: &mut impl FnMut(Entry),
+        sink: &mut impl FnMut(RecordAt, Vec<Entry>),
     ) -> Result<(), RecoveryError> {
         self.seen[self.at].used = true;
         let mut entries = Vec::new();
@@ -586,16 +567,32 @@ impl Recovery {
             self.seen[self.at].base = Some(base);
         }
         let place = self.place.expect("the first record of a segment names it");
-        if record.stands_at(place).is_err() {
+        // Only bytes made up by somebody name a place behind which there is none.
+        let end = place.checked_add(record.padded_bytes);
+        let (Ok(()), Some(end)) = (record.stands_at(place), end) else {
             self.found(Wrong::Torn, self.offset, place, Some(random));
+            self.name_record(BadRecord::Misplaced);
             return Ok(());
-        }
+        };
         self.mark = self.mark.max(record.durable);
-        self.place = Some(place + record.padded_bytes);
+        self.place = Some(end);
         self.records += 1;
         self.note(&entries);
-        entries.into_iter().for_each(sink);
+        let at = RecordAt {
+            segment: self.files[self.at].number,
+            offset: self.offset,
+            bytes: record.padded_bytes,
+            place,
+            durable: record.durable,
+        };
+        sink(at, entries);
         Ok(())
+    }
+
+    /// Says what the newest finding is about.
+    fn name_record(&mut self, record: BadRecord) {
+        let newest = self.findings.last_mut().expect("it was just found");
+        newest.record = Some(record);
     }
 
     fn note(&mut self, entries: &[Entry]) {
@@ -626,13 +623,26 @@ impl Recovery {
         }
     }
 
+    fn judged(&self, finding: &Finding) -> Judged {
+        let which = self.which(finding.file);
+        let covered = self.mark_unknown || self.mark > finding.place;
+        Judged {
+            segment: self.files[finding.file].number,
+            offset: finding.offset,
+            what: finding.wrong,
+            record: finding.record,
+            which,
+            covered,
+            decision: decide(finding.wrong, which, covered),
+        }
+    }
+
     /// What the table says to everything that was found; the first cut, if it comes to that.
     fn judge(&self) -> Result<Option<Finding>, RecoveryError> {
         let mut cut = None;
         for finding in &self.findings {
-            let covered = self.mark_unknown || self.mark > finding.place;
             let (file, offset) = (self.file_name(finding.file), finding.offset);
-            match decide(finding.wrong, self.which(finding.file), covered) {
+            match self.judged(finding).decision {
                 Decision::Stop => {
                     return Err(RecoveryError::Damaged {
                         file,
@@ -754,39 +764,5 @@ impl Recovery {
 
     fn file_name(&self, at: usize) -> String {
         FileName::of(self.options.shard, self.files[at].number)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const WRONGS: [Wrong; 7] = [
-        Wrong::Torn,
-        Wrong::Gap,
-        Wrong::Overlap,
-        Wrong::Header,
-        Wrong::Foreign,
-        Wrong::Version,
-        Wrong::Owner,
-    ];
-    const WHICH: [Which; 4] = [Which::Spare, Which::Last, Which::BeforeLast, Which::Older];
-
-    #[test]
-    fn the_table_is_complete_and_never_gives_up_what_a_mark_covers() {
-        for (row, wrong) in WRONGS.into_iter().enumerate() {
-            assert_eq!(wrong as usize, row);
-            for (column, which) in WHICH.into_iter().enumerate() {
-                assert_eq!(which as usize, column);
-                let (open, covered) = (decide(wrong, which, false), decide(wrong, which, true));
-                assert_ne!(covered, Decision::Cut, "{wrong:?} {which:?}");
-                // A file goes without being kept only when it never held anything.
-                assert_eq!(
-                    open == Decision::Remove,
-                    wrong == Wrong::Header && which == Which::Spare
-                );
-                assert!(open != Decision::Cut || matches!(which, Which::Last | Which::BeforeLast));
-            }
-        }
     }
 }

@@ -141,7 +141,10 @@ impl FileName {
         let numbers = parts
             .and_then(|(shard, number)| Some((shard.parse().ok()?, u64::from_str_radix(number, 16).ok()?)));
         match numbers {
-            Some((shard, number)) if Self::of(shard, number) == name => Self::Segment { shard, number },
+            // The last number of all has no next one: nobody but a prankster made it.
+            Some((shard, number)) if number < u64::MAX && Self::of(shard, number) == name => {
+                Self::Segment { shard, number }
+            }
             _ => Self::Foreign,
         }
     }
@@ -174,7 +177,7 @@ mod tests {
 
     #[test]
     fn names_are_read_back_and_others_left_alone() {
-        for (shard, number) in [(0, 1), (255, u64::MAX), (7, 0x10)] {
+        for (shard, number) in [(0, 1), (255, u64::MAX - 1), (7, 0x10)] {
             let name = FileName::of(shard, number);
             assert_eq!(FileName::parse(&name), FileName::Segment { shard, number });
             assert_eq!(
@@ -188,6 +191,7 @@ mod tests {
             "shard-001-.log",
             "notes.txt",
             "shard-000-000000000000000G.log",
+            "shard-000-ffffffffffffffff.log",
             ".cut-3",
         ] {
             assert_eq!(FileName::parse(name), FileName::Foreign, "{name}");
