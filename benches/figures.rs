@@ -106,7 +106,11 @@ impl Bench {
             patience: Patience::None,
         };
         match self.ask(Request::Take(take)) {
-            Answer::Jobs(jobs) => jobs[0].handed.id,
+            Answer::Jobs(jobs) => {
+                let id = jobs[0].handed.id;
+                self.home.recycle(Answer::Jobs(jobs));
+                id
+            }
             other => panic!("GETJOB answered {other:?}"),
         }
     }

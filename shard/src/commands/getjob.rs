@@ -88,7 +88,7 @@ fn at_least(least: u64, text: &[u8]) -> Result<u64, CommandError> {
 }
 
 /// Takes what is there, or waits.
-pub(crate) fn apply(home: &mut Home, now: Mono, ticket: Ticket, take: Take) -> Answer {
+pub(crate) fn apply(home: &mut Home, now: Mono, ticket: Ticket, take: &Take) -> Answer {
     let most = if take.manner == Manner::Offer {
         OFFER_STEP
     } else {
@@ -98,7 +98,7 @@ pub(crate) fn apply(home: &mut Home, now: Mono, ticket: Ticket, take: Take) -> A
         (1..=most).contains(&take.count),
         "a larger COUNT is served in several steps"
     );
-    home.take(now, ticket, &take)
+    home.take(now, ticket, take)
 }
 
 #[cfg(test)]

@@ -146,8 +146,8 @@ impl Home {
     fn serve(&mut self, now: Now, ticket: Ticket, request: Request) -> Answer {
         match request {
             Request::Add(add) => self.add(now, ticket, add),
-            Request::Take(take) => commands::getjob::apply(self, now.mono(), ticket, take),
-            Request::Ids { verb, ids } => self.ids(now.mono(), verb, &ids),
+            Request::Take(ref take) => commands::getjob::apply(self, now.mono(), ticket, take),
+            Request::Ids { verb, ref ids } => self.ids(now.mono(), verb, ids),
             Request::Show(id) => commands::show::apply(self, now.mono(), id),
             Request::Working(id) => commands::working::apply(self, now.mono(), id),
             Request::Length(name) => commands::qlen::apply(self, &name),

@@ -111,10 +111,16 @@ impl ScanMap {
             return None;
         }
         let hash = hash as u32;
-        self.lines_of(self.bucket_of(hash))
-            .flatten()
-            .find(|entry| entry.hash == hash && is_sought(entry.key))
-            .map(|entry| entry.key)
+        let mut is_it = |entry: &&Entry| entry.hash == hash && is_sought(entry.key);
+        let head = &self.heads[self.bucket_of(hash)];
+        let mut found = head.entries().iter().find(&mut is_it);
+        let mut more = head.more;
+        while let (None, Some(number)) = (found, some(more)) {
+            let line = &self.overflow[number];
+            found = line.entries.iter().find(&mut is_it);
+            more = line.more;
+        }
+        found.map(|entry| entry.key)
     }
 
     /// Visits the elements of one bucket, the one whose interval holds `position`, from that rank on, in no order.
@@ -254,10 +260,13 @@ impl ScanMap {
     /// Takes an entry out of a bucket, whose first line gives its last one for the gap. False when it is not there.
     fn take(&mut self, bucket: u32, entry: Entry) -> bool {
         let head = &mut self.heads[bucket];
+        let mut more = head.more;
+        if more == NONE {
+            return head.remove(entry);
+        }
         let Some(&last) = head.entries().last() else {
             return false;
         };
-        let mut more = head.more;
         let mut found = replace(head.entries_mut(), entry, last);
         while !found {
             let Some(number) = some(more) else { return false };

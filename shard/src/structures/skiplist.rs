@@ -197,8 +197,10 @@ impl SkipList {
     pub fn remove(&mut self, elements: &mut impl Linked, lanes: &mut Lanes, element: u32) {
         let tower = elements.links(element).lane;
         self.base.remove(elements, element);
-        lanes.remove_tower(tower);
-        self.drop_empty_lanes(lanes);
+        if tower != NONE {
+            lanes.remove_tower(tower);
+            self.drop_empty_lanes(lanes);
+        }
     }
 
     /// The first element for which `is_before` (the sought place) is false, in O(log n). It must be true for a

@@ -90,13 +90,15 @@ impl<T: Copy> Timers<T> {
 
     /// Starts a timer. One whose deadline is not after now is due at once.
     pub fn insert(&mut self, deadline_ms: u64, owner: T) -> TimerKey {
+        let list = self.list_for(deadline_ms);
+        let (previous, next) = self.behind_last(list);
         let entry = self.entries.insert(Entry {
             deadline_ms,
-            previous: END,
-            next: END,
+            previous,
+            next,
             owner,
         });
-        self.place(entry);
+        self.make_last(list, entry);
         TimerKey::of(entry)
     }
 
@@ -203,9 +205,17 @@ impl<T: Copy> Timers<T> {
 
     /// Links an entry, which is in no list, where its deadline belongs.
     fn place(&mut self, entry: u32) {
-        let deadline_ms = self.entries[entry].deadline_ms;
+        let list = self.list_for(self.entries[entry].deadline_ms);
+        let (previous, next) = self.behind_last(list);
+        let links = &mut self.entries[entry];
+        (links.previous, links.next) = (previous, next);
+        self.make_last(list, entry);
+    }
+
+    /// The list where a deadline belongs; its slot counts as occupied from here on.
+    fn list_for(&mut self, deadline_ms: u64) -> usize {
         if deadline_ms <= self.now_ms {
-            return self.push_back(DUE, entry);
+            return DUE;
         }
         let ahead = |level: usize| slot_of(deadline_ms, level) - slot_of(self.now_ms, level);
         // The lowest level that is coarse enough; its slots may lie so that they end just short of the deadline.
@@ -220,21 +230,22 @@ impl<T: Copy> Timers<T> {
             level == 0 || ahead(level) > opens_early(level),
             "the slot has opened already"
         );
-        self.push_back(list_of(level, slot), entry);
         self.occupied[level] |= bit_of(slot);
+        list_of(level, slot)
     }
 
-    fn push_back(&mut self, list: usize, entry: u32) {
-        let last = self.lists[list].last;
-        let end = END | list as u32;
-        let links = &mut self.entries[entry];
-        links.next = end;
-        links.previous = if last == NONE { end } else { last };
-        match last {
+    /// The links of an entry that comes behind the last one of a list.
+    fn behind_last(&self, list: usize) -> (u32, u32) {
+        let (last, end) = (self.lists[list].last, END | list as u32);
+        (if last == NONE { end } else { last }, end)
+    }
+
+    /// Makes an entry that has these links the last one of the list.
+    fn make_last(&mut self, list: usize, entry: u32) {
+        match std::mem::replace(&mut self.lists[list].last, entry) {
             NONE => self.lists[list].first = entry,
-            _ => self.entries[last].next = entry,
+            last => self.entries[last].next = entry,
         }
-        self.lists[list].last = entry;
     }
 
     fn unlink(&mut self, entry: u32) {

@@ -94,6 +94,16 @@ impl Head {
         self.len += 1;
     }
 
+    /// Takes an entry out of a line with nothing behind it; false when it is not there.
+    pub fn remove(&mut self, entry: Entry) -> bool {
+        let Some(place) = self.entries().iter().position(|other| *other == entry) else {
+            return false;
+        };
+        self.len -= 1;
+        self.entries[place] = self.entries[self.len as usize];
+        true
+    }
+
     /// Takes the last entry out.
     pub fn pop(&mut self) -> Option<Entry> {
         let last = *self.entries().last()?;
