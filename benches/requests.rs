@@ -10,6 +10,7 @@ use bytes::Bytes;
 use shard::clock::Now;
 use shard::id::NodeId;
 use shard::input::{Effect, Input, Peer};
+use shard::log::LogBoot;
 use shard::message::SessionId;
 use shard::settings::Settings;
 use shard::shard::{NodeFacts, Shard, ShardOptions};
@@ -78,6 +79,7 @@ impl Bench {
             seed: [1; 32],
             hash_seed: 1,
             facts: NodeFacts::default(),
+            log: LogBoot::nothing(),
         };
         let settings = Settings {
             maxmemory: 0,

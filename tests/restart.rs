@@ -113,10 +113,8 @@ fn newest_end(folder: &Folder, shard: u16) -> (PathBuf, u64) {
         let end = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |at| at + 1);
         (path, end as u64)
     };
-    let ends = segments(folder, shard).into_iter().map(with_end);
-    ends.filter(|(_, end)| *end > 64)
-        .last()
-        .expect("a segment that is used")
+    let mut ends = segments(folder, shard).into_iter().rev().map(with_end);
+    ends.find(|(_, end)| *end > 64).expect("a segment that is used")
 }
 
 fn names(folder: &Folder) -> BTreeSet<String> {

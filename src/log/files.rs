@@ -90,8 +90,8 @@ impl Files {
     }
 
     fn create(&self, folder: LogFolder, segment: u64, bytes: u64, header: &[u8; 64]) -> Result<(), IoError> {
+        self.unlink(folder, segment)?;
         let path = self.path(folder, segment);
-        unless_gone(fs::remove_file(&path)).map_err(failed("replace", &path))?;
         let file = create_new(&path).map_err(failed("create", &path))?;
         let made = allocate(&file, bytes)
             .map_err(failed("allocate", &path))
