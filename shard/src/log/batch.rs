@@ -25,7 +25,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    pub fn new(segment: u64, offset: u64, start: u64, first: Position) -> Self {
+    /// A batch for which so many bytes are likely to come.
+    pub fn new(segment: u64, offset: u64, start: u64, first: Position, likely_bytes: usize) -> Self {
         Self {
             segment,
             offset,
@@ -33,7 +34,7 @@ impl Batch {
             end: start,
             first,
             last: first,
-            buffer: BytesMut::new(),
+            buffer: BytesMut::with_capacity(likely_bytes),
             chunks: Vec::new(),
         }
     }

@@ -5,11 +5,14 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use rkyv::api::high::{HighSerializer, HighValidator};
+use rkyv::api::low::LowSerializer;
 use rkyv::bytecheck::CheckBytes;
 use rkyv::rancor::Failure;
-use rkyv::ser::allocator::ArenaHandle;
-use rkyv::util::AlignedVec;
+use rkyv::ser::allocator::{ArenaHandle, SubAllocator};
+use rkyv::ser::writer::Buffer;
+use rkyv::util::{Align, AlignedVec};
 use rkyv::{Portable, Serialize};
+use smallvec::SmallVec;
 use thiserror::Error;
 
 use super::record::*;
@@ -23,6 +26,8 @@ pub const HEADER_BYTES: usize = 24;
 pub const ALIGNMENT: u64 = 8;
 /// Bodies from this length on are written from where they are.
 pub const SHARED_BODY_BYTES: usize = 4096;
+/// Fixed parts up to this length are made without the heap: those of jobs that no other node holds.
+const SMALL_FIXED_BYTES: usize = 128;
 /// Longest record: what 32 bits of length hold, less the padding.
 const MAX_RECORD_BYTES: u64 = u32::MAX as u64 - ALIGNMENT;
 /// Holders of one record at the most: a node count far above any cluster's.
@@ -119,7 +124,7 @@ impl Group {
 #[derive(Debug)]
 pub struct Prepared {
     kind: Kind,
-    fixed: AlignedVec,
+    fixed: SmallVec<[u8; SMALL_FIXED_BYTES]>,
     name: Blob,
     body: Blob,
 }
@@ -145,7 +150,7 @@ impl Prepared {
             Entry::Added(image) | Entry::JobSnapshot(image) => Self {
                 name: image.queue.clone(),
                 body: image.body.clone(),
-                ..Self::fixed(kind, &job_payload(image))
+                ..Self::small(kind, &job_payload(image))
             },
             Entry::Queue(image) | Entry::QueueSnapshot(image) => Self {
                 name: image.name.clone(),
@@ -164,8 +169,26 @@ impl Prepared {
     where
         P: for<'a> Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, Failure>>,
     {
-        let fixed = rkyv::api::high::to_bytes_in::<_, Failure>(payload, AlignedVec::new())
+        let bytes = rkyv::api::high::to_bytes_in::<_, Failure>(payload, AlignedVec::<16>::new())
             .expect("memory is all that this needs");
+        Self::of_fixed(kind, SmallVec::from_slice(&bytes))
+    }
+
+    /// The same for a payload that is likely to be small.
+    fn small<P>(kind: Kind, payload: &P) -> Self
+    where
+        P: for<'a> Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, Failure>>
+            + for<'a> Serialize<LowSerializer<Buffer<'a>, SubAllocator<'static>, Failure>>,
+    {
+        let mut room = Align([0; SMALL_FIXED_BYTES]);
+        let (buffer, none) = (Buffer::from(&mut *room), SubAllocator::empty());
+        match rkyv::api::low::to_bytes_in_with_alloc::<_, _, Failure>(payload, buffer, none) {
+            Ok(bytes) => Self::of_fixed(kind, SmallVec::from_slice(&bytes)),
+            Err(Failure) => Self::fixed(kind, payload),
+        }
+    }
+
+    fn of_fixed(kind: Kind, fixed: SmallVec<[u8; SMALL_FIXED_BYTES]>) -> Self {
         assert!(fixed.len().is_multiple_of(4) && fixed.len() / 4 <= usize::from(u16::MAX));
         Self {
             kind,
@@ -196,20 +219,25 @@ impl Prepared {
         header[20..22].copy_from_slice(&((self.fixed.len() / 4) as u16).to_le_bytes());
         header[22] = VERSION;
         header[23] = self.kind as u8;
-        let mut sum = header_sum(stand.random, &header);
-        for part in [self.fixed.as_slice(), &self.name, &self.body] {
-            sum = crc32c::crc32c_append(sum, part);
-        }
-        header[4..8].copy_from_slice(&sum.to_le_bytes());
+        let start = buffer.len();
         buffer.put_slice(&header);
         buffer.put_slice(&self.fixed);
         buffer.put_slice(&self.name);
-        match self.body.shared() {
-            Some(shared) if shared.len() >= SHARED_BODY_BYTES => {
-                chunks.push(buffer.split().freeze());
-                chunks.push(shared.clone());
-            }
-            _ => buffer.put_slice(&self.body),
+        let shared = self
+            .body
+            .shared()
+            .filter(|shared| shared.len() >= SHARED_BODY_BYTES);
+        if shared.is_none() {
+            buffer.put_slice(&self.body);
+        }
+        let mut sum = header_sum(stand.random, &header, &buffer[start + HEADER_BYTES..]);
+        if let Some(shared) = shared {
+            sum = crc32c::crc32c_append(sum, shared);
+        }
+        buffer[start + 4..start + 8].copy_from_slice(&sum.to_le_bytes());
+        if let Some(shared) = shared {
+            chunks.push(buffer.split().freeze());
+            chunks.push(shared.clone());
         }
         buffer.put_bytes(0, (padded(length) - length) as usize);
     }
@@ -283,7 +311,7 @@ pub fn look(bytes: &[u8], room: u64, random: u64) -> Look<'_> {
         return Look::Needs(with_padding);
     }
     let rest = &bytes[HEADER_BYTES..length];
-    let sum = crc32c::crc32c_append(header_sum(random, header), rest);
+    let sum = header_sum(random, header, rest);
     if sum.to_le_bytes() != header[4..8] {
         return Look::Bad(BadRecord::Checksum);
     }
@@ -385,9 +413,13 @@ fn short_place(place: u64) -> u32 {
     (place / ALIGNMENT) as u32
 }
 
-fn header_sum(random: u64, header: &[u8; HEADER_BYTES]) -> u32 {
-    let sum = crc32c::crc32c_append(crc32c::crc32c(&random.to_le_bytes()), &header[..4]);
-    crc32c::crc32c_append(sum, &header[8..])
+/// The checksum of a record, as far as `rest` holds what stands behind its header.
+fn header_sum(random: u64, header: &[u8; HEADER_BYTES], rest: &[u8]) -> u32 {
+    let mut head = [0; 8 + HEADER_BYTES - 4];
+    head[..8].copy_from_slice(&random.to_le_bytes());
+    head[8..12].copy_from_slice(&header[..4]);
+    head[12..].copy_from_slice(&header[8..]);
+    crc32c::crc32c_append(crc32c::crc32c(&head), rest)
 }
 
 fn change_payload(change: &StateChange) -> ChangePayload {

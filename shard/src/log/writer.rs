@@ -150,6 +150,8 @@ pub struct Writer {
     next_io: u64,
     group: Option<(Group, Position)>,
     batches: VecDeque<Batch>,
+    /// Bytes of the last batch, up to a limit.
+    likely_bytes: usize,
     writing: Option<(u64, Batch)>,
     syncing: Option<Syncing>,
     appended: Position,
@@ -192,6 +194,7 @@ impl Writer {
             next_io: 1,
             group: None,
             batches: VecDeque::new(),
+            likely_bytes: 0,
             writing: None,
             syncing: None,
             appended: Position(1),

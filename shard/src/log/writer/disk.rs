@@ -7,6 +7,9 @@ use super::{
 };
 use crate::log::io::{Action, AppendFsync, Done, IoError, WriterEvent};
 
+/// The largest buffer that a batch begins with.
+const LIKELY_BYTES: u64 = 256 << 10;
+
 impl Writer {
     pub(super) fn durable_place(&self) -> u64 {
         self.durable.0
@@ -50,6 +53,7 @@ impl Writer {
             return;
         }
         let mut batch = self.batches.pop_front().expect("looked at above");
+        self.likely_bytes = batch.bytes().min(LIKELY_BYTES) as usize;
         let (segment, offset, chunks) = (batch.segment, batch.offset, batch.take_chunks());
         let io = self.push_io(Action::Write {
             segment,

@@ -74,7 +74,8 @@ impl Writer {
             .back()
             .is_none_or(|batch| batch.segment != active.number)
         {
-            let batch = Batch::new(active.number, active.offset_of(active.end), active.end, first);
+            let (offset, likely) = (active.offset_of(active.end), self.likely_bytes);
+            let batch = Batch::new(active.number, offset, active.end, first, likely);
             self.batches.push_back(batch);
         }
         let batch = self.batches.back_mut().expect("pushed above");
