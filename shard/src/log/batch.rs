@@ -22,11 +22,13 @@ pub struct Batch {
     pub last: Position,
     buffer: BytesMut,
     chunks: Vec<Bytes>,
+    /// The last chunk, while it is written: its room is used again.
+    rest: Bytes,
 }
 
 impl Batch {
-    /// A batch for which so many bytes are likely to come.
-    pub fn new(segment: u64, offset: u64, start: u64, first: Position, likely_bytes: usize) -> Self {
+    /// A batch whose small things gather in this buffer, which is empty.
+    pub fn new(segment: u64, offset: u64, start: u64, first: Position, buffer: BytesMut) -> Self {
         Self {
             segment,
             offset,
@@ -34,8 +36,9 @@ impl Batch {
             end: start,
             first,
             last: first,
-            buffer: BytesMut::with_capacity(likely_bytes),
+            buffer,
             chunks: Vec::new(),
+            rest: Bytes::new(),
         }
     }
 
@@ -63,10 +66,18 @@ impl Batch {
         let mut chunks = std::mem::take(&mut self.chunks);
         let rest = std::mem::take(&mut self.buffer).freeze();
         if !rest.is_empty() {
+            self.rest = rest.clone();
             chunks.push(rest);
         }
         let bytes: usize = chunks.iter().map(Bytes::len).sum();
         assert_eq!(bytes as u64, self.bytes(), "a batch is as long as its records");
         chunks
+    }
+
+    /// The room of the batch's buffer, if nobody looks at it any more.
+    pub fn into_room(self) -> Option<BytesMut> {
+        let mut room = self.rest.try_into_mut().ok()?;
+        room.clear();
+        Some(room)
     }
 }

@@ -15,6 +15,7 @@ mod place;
 
 use std::collections::VecDeque;
 
+use bytes::BytesMut;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
@@ -150,8 +151,8 @@ pub struct Writer {
     next_io: u64,
     group: Option<(Group, Position)>,
     batches: VecDeque<Batch>,
-    /// Bytes of the last batch, up to a limit.
-    likely_bytes: usize,
+    /// An empty buffer, kept for its room.
+    room: BytesMut,
     writing: Option<(u64, Batch)>,
     syncing: Option<Syncing>,
     appended: Position,
@@ -194,7 +195,7 @@ impl Writer {
             next_io: 1,
             group: None,
             batches: VecDeque::new(),
-            likely_bytes: 0,
+            room: BytesMut::new(),
             writing: None,
             syncing: None,
             appended: Position(1),
@@ -442,7 +443,7 @@ impl Writer {
     pub fn completed(&mut self, now: Mono, io: u64, result: Result<Done, IoError>) {
         if let Some((_, batch)) = self.writing.take_if(|(writing, _)| *writing == io) {
             return match result {
-                Ok(_) => self.wrote(&batch),
+                Ok(_) => self.wrote(batch),
                 Err(error) => self.write_failed(now, batch, &error),
             };
         }

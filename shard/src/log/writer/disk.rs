@@ -7,8 +7,8 @@ use super::{
 };
 use crate::log::io::{Action, AppendFsync, Done, IoError, WriterEvent};
 
-/// The largest buffer that a batch begins with.
-const LIKELY_BYTES: u64 = 256 << 10;
+/// The largest room of a buffer that is kept for later.
+const ROOM_BYTES: usize = 2 << 20;
 
 impl Writer {
     pub(super) fn durable_place(&self) -> u64 {
@@ -53,7 +53,6 @@ impl Writer {
             return;
         }
         let mut batch = self.batches.pop_front().expect("looked at above");
-        self.likely_bytes = batch.bytes().min(LIKELY_BYTES) as usize;
         let (segment, offset, chunks) = (batch.segment, batch.offset, batch.take_chunks());
         let io = self.push_io(Action::Write {
             segment,
@@ -141,11 +140,16 @@ impl Writer {
         self.repair.as_mut().expect("as above").io = Some(io);
     }
 
-    pub(super) fn wrote(&mut self, batch: &Batch) {
+    pub(super) fn wrote(&mut self, batch: Batch) {
         let segment = self.segment_mut(batch.segment);
         assert_eq!(segment.written.0, batch.start, "writes complete in order");
         segment.written = (batch.end, batch.last);
         self.written = batch.last;
+        if let Some(room) = batch.into_room().filter(|room| room.capacity() <= ROOM_BYTES)
+            && room.capacity() > self.room.capacity()
+        {
+            self.room = room;
+        }
     }
 
     pub(super) fn synced(&mut self, syncing: &Syncing, result: Result<Done, IoError>) {

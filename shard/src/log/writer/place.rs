@@ -74,8 +74,8 @@ impl Writer {
             .back()
             .is_none_or(|batch| batch.segment != active.number)
         {
-            let (offset, likely) = (active.offset_of(active.end), self.likely_bytes);
-            let batch = Batch::new(active.number, offset, active.end, first, likely);
+            let (offset, room) = (active.offset_of(active.end), std::mem::take(&mut self.room));
+            let batch = Batch::new(active.number, offset, active.end, first, room);
             self.batches.push_back(batch);
         }
         let batch = self.batches.back_mut().expect("pushed above");
