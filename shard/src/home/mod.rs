@@ -160,6 +160,7 @@ impl Home {
     }
 
     /// Takes back the memory of an answer that is done with: most answers of GETJOB have one job and are written at once.
+    #[inline]
     pub fn recycle(&mut self, answer: Answer) {
         if let Answer::Jobs(mut jobs) = answer
             && jobs.capacity() <= SPARE_JOBS

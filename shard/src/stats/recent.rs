@@ -32,11 +32,16 @@ struct Request {
 }
 
 impl Recent {
+    #[inline]
     pub fn keep(&mut self, command: u8, args: Args<'_>) {
         if self.requests.len() == MAX_REQUESTS {
             self.skipped += 1;
-            return;
+        } else {
+            self.copy(command, args);
         }
+    }
+
+    fn copy(&mut self, command: u8, args: Args<'_>) {
         let name = COMMANDS[usize::from(command)].name;
         let start = self.text.len() as u32;
         let mut ends = SmallVec::new();

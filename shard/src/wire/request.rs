@@ -141,7 +141,9 @@ impl Parser {
             return Ok(Some(Place::Partial));
         }
         self.forget_given();
-        if let Some(place) = self.find_in_backlog(limits)? {
+        if !self.backlog.unread().is_empty()
+            && let Some(place) = self.find_in_backlog(limits)?
+        {
             return Ok(Some(place));
         }
         let input_bytes = input.len();
@@ -163,9 +165,6 @@ impl Parser {
     }
 
     fn find_in_backlog(&mut self, limits: &RequestLimits) -> Result<Option<Place>, ProtocolError> {
-        if self.backlog.unread().is_empty() {
-            return Ok(None);
-        }
         let mut backlog = std::mem::take(&mut self.backlog);
         let mut rest = backlog.unread();
         let found = self.read(&mut rest, limits)?;
@@ -228,6 +227,7 @@ impl Parser {
     }
 
     /// The same for an inline request.
+    #[inline(never)]
     fn begin_inline(&mut self, frame: &[u8], limits: &RequestLimits) -> Result<usize, ProtocolError> {
         let Some(line_bytes) = frame
             .iter()
@@ -247,6 +247,7 @@ impl Parser {
     }
 
     /// The request given last is done with: its memory is freed.
+    #[inline]
     fn forget_given(&mut self) {
         match self.given {
             Given::Nothing | Given::Returned => return,

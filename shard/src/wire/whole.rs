@@ -54,14 +54,14 @@ pub(super) fn scan(
             next,
         }))
     };
-    let (count, mut at) = match short_count(frame) {
-        Some((count, line_bytes)) => (check_argument_count(count, limits)?, line_bytes),
-        None => match find_line(frame, ProtocolError::CountLineTooBig)? {
-            Some((line, line_bytes)) => (argument_count(line, limits)?, line_bytes),
-            None => return cut(0, 0, Next::Count),
-        },
+    if let Some(bytes) = scan_short(frame, spans, limits) {
+        return Ok(Scan::Whole(bytes));
+    }
+    spans.clear();
+    let Some((line, mut at)) = find_line(frame, ProtocolError::CountLineTooBig)? else {
+        return cut(0, 0, Next::Count);
     };
-    for missing in (1..=count).rev() {
+    for missing in (1..=argument_count(line, limits)?).rev() {
         let rest = &frame[at..];
         let (announced, line_bytes) = match short_length(rest) {
             Some(short) => short,
@@ -81,6 +81,30 @@ pub(super) fn scan(
     Ok(Scan::Whole(at))
 }
 
+/// The bytes of a request as most are: up to nine arguments of up to 99 bytes, whole, within the limits. `None` for any other, whose
+/// spans so far mean nothing: it is looked at again, step by step.
+fn scan_short(frame: &[u8], spans: &mut Vec<Span>, limits: &RequestLimits) -> Option<usize> {
+    let [b'*', count @ b'1'..=b'9', b'\r', _, ..] = *frame else {
+        return None;
+    };
+    let mut at = 4;
+    let mut longest = 0;
+    for _ in b'0'..count {
+        let (bytes, line_bytes) = short_length(&frame[at..])?;
+        let body = at + line_bytes;
+        at = body + bytes + TERMINATOR_BYTES;
+        if at > frame.len() {
+            return None;
+        }
+        spans.push(Span::text(body, bytes));
+        longest = longest.max(bytes);
+    }
+    let is_within_limits = at <= limits.max_request_bytes
+        && longest <= limits.max_bulk_bytes
+        && usize::from(count - b'0') <= limits.max_arguments;
+    is_within_limits.then_some(at)
+}
+
 /// The line at the start of `text` without its end, and the bytes with it. A CR ends it; the byte after the CR
 /// is skipped unseen, but must be there.
 fn find_line(text: &[u8], too_big: ProtocolError) -> Result<Option<(&[u8], usize)>, ProtocolError> {
@@ -98,10 +122,7 @@ fn find_line(text: &[u8], too_big: ProtocolError) -> Result<Option<(&[u8], usize
 /// The number of arguments that a line announces; zero for an empty request.
 pub(super) fn argument_count(line: &[u8], limits: &RequestLimits) -> Result<usize, ProtocolError> {
     let count = parse_length(&line[1..]).ok_or(ProtocolError::InvalidCount)?;
-    check_argument_count(usize::try_from(count).unwrap_or(0), limits)
-}
-
-fn check_argument_count(count: usize, limits: &RequestLimits) -> Result<usize, ProtocolError> {
+    let count = usize::try_from(count).unwrap_or(0);
     match count {
         _ if count > MAX_ARGUMENTS => Err(ProtocolError::InvalidCount),
         _ if count > limits.max_arguments => Err(ProtocolError::UnauthenticatedCount),
@@ -116,14 +137,6 @@ pub(super) fn bulk_bytes(
     limits: &RequestLimits,
 ) -> Result<usize, ProtocolError> {
     check_bulk_bytes(announced_bytes(line)?, read_bytes, limits)
-}
-
-/// The number of arguments in a whole line of one digit, and the line's bytes: as for [`short_length`].
-fn short_count(text: &[u8]) -> Option<(usize, usize)> {
-    match *text {
-        [b'*', units @ b'1'..=b'9', b'\r', _, ..] => Some((usize::from(units - b'0'), 4)),
-        _ => None,
-    }
 }
 
 /// The length in a whole line of one or two digits, and the line's bytes: nearly all arguments have one, and
