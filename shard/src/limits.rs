@@ -49,6 +49,9 @@ pub const IDS_STEP: usize = 512;
 pub const SCAN_STEP: usize = 1024;
 /// Timers, held jobs, woken waiters or evictions handled in one step.
 pub const UPKEEP_STEP: usize = 256;
+/// IDs or jobs of a request that count as much as a further request, when those that stood behind others of their session are
+/// handled, `UPKEEP_STEP` in one step.
+pub const LINE_ITEMS: usize = 16;
 /// Parts about a shard (CLIENT LIST, INFO) made in one turn.
 pub const GATHERS_STEP: usize = 8;
 /// How long a RETRY 0 job is kept after its handing out even when memory is short: its reply may still be on its way.

@@ -39,6 +39,11 @@ impl Short {
         self.retry
     }
 
+    /// All of them.
+    pub fn tickets(&self) -> impl Iterator<Item = Ticket> {
+        self.tickets.keys().copied()
+    }
+
     /// Forgets one; false when there is none.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
         let Some(arrival) = self.tickets.remove(&ticket) else {
@@ -81,14 +86,16 @@ enum Room {
 impl Home {
     /// ADDJOB.
     pub(super) fn add(&mut self, now: Now, ticket: Ticket, add: AddJob) -> Answer {
-        if self.short.waiting.is_empty() {
+        let add = if self.short.waiting.is_empty() {
             match self.try_add(now, add, false) {
                 Ok(answer) => return answer,
-                Err(add) => self.short.push_back(ticket, add),
+                Err(add) => add,
             }
         } else {
-            self.short.push_back(ticket, add);
-        }
+            add
+        };
+        self.short.push_back(ticket, add);
+        self.lines.linger(ticket, false);
         Answer::Waiting
     }
 
@@ -125,7 +132,10 @@ impl Home {
                 None => self.try_add(now, add, last),
             };
             match tried {
-                Ok(answer) => self.end(ticket, answer),
+                Ok(answer) => {
+                    self.end(ticket, answer);
+                    self.lines.ended(ticket);
+                }
                 Err(add) => {
                     self.short.put(arrival, ticket, add);
                     self.short.retry = false;
