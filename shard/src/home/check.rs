@@ -170,7 +170,10 @@ impl Home {
     }
 
     fn check_lines(&self) {
-        let waiters = self.tickets.iter().filter(|(_, key)| self.waiters[**key].lingers());
+        let waiters = self
+            .tickets
+            .iter()
+            .filter(|(_, key)| self.waiters[**key].lingers());
         let tickets = waiters.map(|(ticket, _)| *ticket);
         self.lines.check(&tickets.chain(self.short.tickets()).collect());
     }

@@ -175,14 +175,25 @@ impl Lines {
                 usize::from(line.lingering.is_empty()),
                 "a line waits for something, or its turn comes once"
             );
-            assert!(line.lingering.len() <= 1 || !line.takes, "only ADDJOBs linger together");
+            assert!(
+                line.lingering.len() <= 1 || !line.takes,
+                "only ADDJOBs linger together"
+            );
             named.extend(line.lingering.iter().map(|&request_no| ticket(who, request_no)));
             behind += line.behind.len() as u64;
-            bytes += line.behind.iter().map(|(_, request)| bytes_of(request)).sum::<u64>();
+            bytes += line
+                .behind
+                .iter()
+                .map(|(_, request)| bytes_of(request))
+                .sum::<u64>();
         }
         assert_eq!(&named, lingers, "a line knows what lingers, and nothing else");
         assert!(self.ready.iter().all(|who| self.of.contains_key(who)));
-        assert_eq!((behind, bytes), (self.behind, self.bytes), "what stands behind adds up");
+        assert_eq!(
+            (behind, bytes),
+            (self.behind, self.bytes),
+            "what stands behind adds up"
+        );
     }
 }
 
@@ -256,7 +267,11 @@ fn bytes_of(request: &Request) -> u64 {
     let heap = match request {
         Request::Add(add) => add.queue.heap_bytes() + add.body.heap_bytes(),
         Request::Take(take) => {
-            let names = take.queues.iter().map(|(_, queue)| queue.heap_bytes()).sum::<usize>();
+            let names = take
+                .queues
+                .iter()
+                .map(|(_, queue)| queue.heap_bytes())
+                .sum::<usize>();
             names + take.queues.len() * size_of::<(u32, Blob)>()
         }
         Request::Ids { ids, .. } => ids.len() * size_of::<JobId>(),

@@ -65,9 +65,7 @@ pub struct Waiter {
 impl Waiter {
     /// Whether what its session asks meanwhile stands behind it (`lines`). Behind the others there is nothing: they are barriers.
     pub fn lingers(&self) -> bool {
-        self.patience == Patience::Reserved
-            && self.manner == Manner::Deliver
-            && self.phase == Phase::Waiting
+        self.patience == Patience::Reserved && self.manner == Manner::Deliver && self.phase == Phase::Waiting
     }
 }
 

@@ -34,6 +34,8 @@ stories! {
     memory,
     memory_comes_back,
     nack_and_working,
+    order_behind_memory,
+    order_behind_reservations,
     order_of_replies,
     pauses,
     scans,
