@@ -21,6 +21,7 @@ stories! {
     add_get_acknowledge,
     at_most_once,
     blocking_order,
+    client_buffers,
     client_control,
     credits,
     delays_and_leases,
