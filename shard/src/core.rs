@@ -73,6 +73,8 @@ pub struct Core {
     /// When the input that is handled began, until its commands' durations are settled.
     pub(crate) input_started_us: Option<u64>,
     pub(crate) pause_timer: Option<TimerKey>,
+    /// Bytes of the sessions' buffers, part of what the home's memory counts.
+    pub(crate) client_bytes: u64,
     /// Sessions with their output marked, in the order of marking.
     pub(crate) marked: Vec<SessionId>,
 }
@@ -380,11 +382,15 @@ impl Core {
         self.send_node(0, NodeMessage::Ask { ticket: None, change });
     }
 
-    pub(crate) fn memory_charge(&mut self, bytes: u64) {
+    /// A session's buffers grow.
+    pub(crate) fn charge_buffers(&mut self, bytes: u64) {
+        self.client_bytes += bytes;
         self.home.memory.charge(bytes);
     }
 
-    pub(crate) fn memory_release(&mut self, bytes: u64) {
+    /// A session's buffers shrink.
+    pub(crate) fn release_buffers(&mut self, bytes: u64) {
+        self.client_bytes -= bytes;
         self.home.memory.release(bytes);
     }
 }

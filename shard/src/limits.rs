@@ -23,6 +23,10 @@ pub const BACKLOG_BYTES: usize = 256 << 10;
 pub const OUTPUT_HIGH_BYTES: usize = 1 << 20;
 /// Bytes of answers that a paged reply (COUNT of GETJOB, QPEEK, scans) may gather before it is sent as it is.
 pub const REPLY_BYTES: usize = 2 << 20;
+/// What client buffers may take together: `maxmemory` by this. Else half-sent requests of some keep everybody from adding jobs.
+pub const CLIENTS_SHARE: u64 = 4;
+/// Percent of `maxmemory` that they may take when most of it is one session's: a large message is no attack.
+pub const ONE_CLIENT_PERCENT: u64 = 75;
 /// Requests of one session that may be unanswered at once.
 pub const SESSION_PENDING: usize = 1024;
 
@@ -49,6 +53,9 @@ pub const IDS_STEP: usize = 512;
 pub const SCAN_STEP: usize = 1024;
 /// Timers, held jobs, woken waiters or evictions handled in one step.
 pub const UPKEEP_STEP: usize = 256;
+/// IDs or jobs of a request that count as much as a further request, when those that stood behind others of their session are
+/// handled, `UPKEEP_STEP` in one step.
+pub const LINE_ITEMS: usize = 16;
 /// Parts about a shard (CLIENT LIST, INFO) made in one turn.
 pub const GATHERS_STEP: usize = 8;
 /// How long a RETRY 0 job is kept after its handing out even when memory is short: its reply may still be on its way.
@@ -78,6 +85,7 @@ pub const IDLE_QUEUE_MS: [u64; 3] = [300_000, 10_000, 2_000];
 const _: () = {
     assert!(MAX_SECONDS <= u32::MAX as u64, "seconds are kept in 32 bits");
     assert!(OFFER_STEP <= TAKE_STEP);
+    assert!(100 / CLIENTS_SHARE <= ONE_CLIENT_PERCENT && ONE_CLIENT_PERCENT < 100);
     assert!(MAX_BULK_BYTES < MAX_REQUEST_BYTES);
     assert!(OUTPUT_HIGH_BYTES <= REPLY_BYTES);
     assert!(

@@ -8,7 +8,7 @@
 //! | --- | --- | --- | --- |
 //! | Request | session's shard, home shard | one of the pair | a command, or a shard's part of one |
 //! | Answer | back | returns it | the answer, or `Waiting`: it comes later |
-//! | Late | back | - | the end of a request that was `Waiting`, or what a claim or cancel gave; one per waiting request |
+//! | Late | back | - | the end of a request that was `Waiting` (by itself, behind another of its session, or for the log), or what a claim or cancel gave; one per waiting request |
 //! | Claim | session's shard, home shard | - | hand out these of the jobs that were offered to this request |
 //! | Cancel | session's shard, home shard | - | the request ends: return its offers, forget its waiter |
 //! | Undelivered | session's shard, home shard | - | these were handed out and never reached the client |

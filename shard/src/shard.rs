@@ -4,6 +4,7 @@
 //! end of a turn a `handle(Tick)`, then `take_mesh` for every other shard. `take_output` serves `Effect::Send`. After each
 //! input the same upkeep runs: ends of waiting requests, messages to itself, closing sessions.
 
+mod buffers;
 mod change;
 mod report;
 mod store;
@@ -21,7 +22,7 @@ use crate::limits;
 use crate::log::LogBoot;
 use crate::memory::Memory;
 use crate::message::{Answer, Message, SessionId, Ticket};
-use crate::node::{Borrower, Change, Coordinator, Keeper, NodeMessage};
+use crate::node::{Borrower, BuffersHere, Change, Coordinator, Keeper, NodeMessage};
 use crate::session::{ClientInfo, Engine, Session};
 use crate::settings::Settings;
 use crate::slot::ShardNo;
@@ -73,6 +74,7 @@ pub struct Shard {
     sessions: Slab<Session>,
     next_generation: u32,
     borrower: Borrower,
+    buffers: BuffersHere,
     /// Sessions that ended since shard 0 was told.
     ended: u32,
     /// Whether the other shards were told that no session is left.
@@ -139,6 +141,7 @@ impl Shard {
             stopping: None,
             input_started_us: None,
             pause_timer: None,
+            client_bytes: 0,
             marked: Vec::new(),
         };
         let mut this = Self {
@@ -146,6 +149,7 @@ impl Shard {
             sessions: Slab::new(),
             next_generation: 0,
             borrower: Borrower::new(shards, maxmemory),
+            buffers: BuffersHere::new(shards, maxmemory),
             ended: 0,
             closed: false,
             closed_shards: 0,
@@ -418,6 +422,7 @@ impl Shard {
             self.core.home.memory_lent(now, false);
         }
         self.balance_memory();
+        self.tell_buffers();
         self.log_turn(now);
     }
 
@@ -541,6 +546,8 @@ impl Shard {
                 self.core.home.set_memory_level(level);
                 self.borrower.level_changed();
             }
+            NodeMessage::MeasureClients => self.measure_clients(),
+            NodeMessage::CloseLargestClient { bytes } => self.close_largest_client(now, bytes),
             NodeMessage::Feed { lines, dropped } => self.show_feed(now, &lines, dropped),
             NodeMessage::Closed => self.shard_closed(),
             NodeMessage::Exit { save } => self.end_store(now, save),
@@ -554,6 +561,9 @@ impl Shard {
             | NodeMessage::Ended { .. }
             | NodeMessage::WantMemory { .. }
             | NodeMessage::ReturnMemory { .. }
+            | NodeMessage::ClientBuffers { .. }
+            | NodeMessage::ClientsMeasured { .. }
+            | NodeMessage::LargestClientClosed { .. }
             | NodeMessage::Stop => self.coordinate(from, message),
         }
     }
@@ -573,6 +583,13 @@ impl Shard {
             }
             NodeMessage::ReturnMemory { bytes, recalled } => {
                 coordinator.memory_returned(from, bytes, recalled, &mut send);
+            }
+            NodeMessage::ClientBuffers { bytes } => coordinator.client_buffers(from, bytes, &mut send),
+            NodeMessage::ClientsMeasured { bytes, largest } => {
+                coordinator.clients_measured(from, bytes, largest, &mut send);
+            }
+            NodeMessage::LargestClientClosed { bytes } => {
+                coordinator.largest_closed(from, bytes, &mut send);
             }
             other => unreachable!("{other:?} is not for the coordinator"),
         }

@@ -212,6 +212,7 @@ counters! {
     queues_collected: "Queues removed because they were idle.",
     clients_timed_out: "Clients closed because they were idle.",
     clients_over_output_limit: "Clients closed because they did not read their replies.",
+    evicted_clients: "Clients closed because client buffers took too much of the memory.",
     clients_killed: "Clients ended by CLIENT KILL.",
     monitor_lines_dropped: "Lines that MONITOR left out because they were too many.",
 }

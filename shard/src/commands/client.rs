@@ -105,7 +105,10 @@ const HELP: &[(&str, &str)] = &[
         "REPLY ON|OFF|SKIP",
         "Reply to commands, to none, or not to the next one.",
     ),
-    ("NO-EVICT ON|OFF", "Accepted: clients are not evicted."),
+    (
+        "NO-EVICT ON|OFF",
+        "Whether this client is closed when client buffers take too much memory.",
+    ),
     (
         "NO-TOUCH ON|OFF",
         "Accepted: commands do not touch anything's age.",

@@ -39,6 +39,11 @@ impl Short {
         self.retry
     }
 
+    /// All of them.
+    pub fn tickets(&self) -> impl Iterator<Item = Ticket> {
+        self.tickets.keys().copied()
+    }
+
     /// Forgets one; false when there is none.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
         let Some(arrival) = self.tickets.remove(&ticket) else {
@@ -100,6 +105,7 @@ impl Home {
             }
         }
         self.short.push_back(ticket, add);
+        self.lines.linger(ticket, false);
         Answer::Waiting
     }
 
@@ -145,6 +151,7 @@ impl Home {
                 }
             };
             self.end(ticket, answer);
+            self.lines.ended(ticket);
         }
     }
 

@@ -12,6 +12,7 @@ impl Home {
         self.check_jobs();
         self.check_queues();
         self.check_waiters();
+        self.check_lines();
         self.check_sums();
     }
 
@@ -168,6 +169,15 @@ impl Home {
         assert_eq!(seats, self.stock.seats.0.len(), "every seat has its waiter");
     }
 
+    fn check_lines(&self) {
+        let waiters = self
+            .tickets
+            .iter()
+            .filter(|(_, key)| self.waiters[**key].lingers());
+        let tickets = waiters.map(|(ticket, _)| *ticket);
+        self.lines.check(&tickets.chain(self.short.tickets()).collect());
+    }
+
     fn check_sums(&self) {
         let Stock {
             jobs,
@@ -192,7 +202,8 @@ impl Home {
         );
         // Sessions charge what they keep too.
         assert!(
-            self.memory.used() >= self.stock.bytes + WAITER_BYTES * self.waiters.len() as u64,
+            self.memory.used()
+                >= self.stock.bytes + WAITER_BYTES * self.waiters.len() as u64 + self.lines.bytes(),
             "memory adds up"
         );
         assert_eq!(timers.len(), jobs.0.len() + queues.0.len(), "a timer each");

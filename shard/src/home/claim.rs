@@ -40,10 +40,14 @@ impl Home {
     }
 
     /// Ends a request: what it was offered goes back to its place, and its waiter is forgotten. One that waits to be handed
-    /// jobs, or for memory, ends with `Nothing`; after offers, and when it has ended already, nothing is said.
+    /// jobs, for memory or behind others, ends with `Nothing`; after offers, and when it has ended already, nothing is said.
     pub fn cancel(&mut self, now: Now, ticket: Ticket) {
         self.journal.begin(now);
         if self.short.cancel(ticket) {
+            self.lines.ended(ticket);
+            return self.end(ticket, Answer::Nothing);
+        }
+        if self.withdraw(ticket) {
             return self.end(ticket, Answer::Nothing);
         }
         let Some(&waiter) = self.tickets.get(&ticket) else {

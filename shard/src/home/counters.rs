@@ -54,6 +54,8 @@ pub struct Gauges {
     pub waiters: u64,
     /// ADDJOBs that wait for memory.
     pub short: u64,
+    /// Requests that stand behind others of their session, which wait.
+    pub behind: u64,
     /// Jobs offered and not yet claimed or returned.
     pub reserved: u64,
 }

@@ -4,8 +4,8 @@
 //! *ends*: answers to requests that were told to wait. Every end leaves through one function, `Home::end`.
 //!
 //! Reading order: `job`, `queue`, `waiter` (what there is) - `stock` (where it is kept) - `moves` (the only places where a job
-//! changes its list) - `take`, `wait`, `claim` (GETJOB) - `admission` (memory) - `journal`, `restore` (the log) - `upkeep` (timers, bounded work) - `look` (QPEEK,
-//! scans) - `check` (all that must hold, at once).
+//! changes its list) - `take`, `wait`, `claim` (GETJOB) - `admission` (memory) - `lines` (order within a session) - `journal`, `restore` (the log) - `upkeep`
+//! (timers, bounded work) - `look` (QPEEK, scans) - `check` (all that must hold, at once).
 //!
 //! Between two calls this must hold: a queue that is not paused out and not `busy` has no waiter or no job to be had; a waiting watcher
 //! has a reservation to wait for. Every step is bounded: what has more to do marks its queue `busy`, or leaves it to the
@@ -18,6 +18,7 @@ mod claim;
 mod counters;
 mod job;
 mod journal;
+mod lines;
 mod look;
 mod moves;
 mod queue;
@@ -54,6 +55,7 @@ use crate::structures::slab::Slab;
 use admission::Short;
 use chance::Chance;
 use journal::Journal;
+use lines::Lines;
 use stock::Stock;
 use upkeep::Sweep;
 use waiter::{WAITER_BYTES, Waiter};
@@ -95,6 +97,7 @@ pub struct Home {
     /// Reservations so far.
     reservations: u64,
     short: Short,
+    lines: Lines,
     sweep: Sweep,
     /// Stocks given up by FLUSHALL, torn down in steps.
     rubble: Vec<Stock>,
@@ -123,6 +126,7 @@ impl Home {
             arrivals: 0,
             reservations: 0,
             short: Short::default(),
+            lines: Lines::default(),
             sweep: Sweep::default(),
             rubble: Vec::new(),
             evicts: true,
@@ -136,11 +140,24 @@ impl Home {
     /// Handles a request. `Answer::Waiting` says that its end comes later, through [`Self::take_ends`].
     pub fn request(&mut self, now: Now, ticket: Ticket, request: Request) -> Answer {
         self.journal.begin(now);
-        if let Some(misconf) = self.journal.refuses(&request) {
-            return Answer::Error(misconf);
-        }
-        let answer = self.serve(now, ticket, request);
+        let request = if self.lines.is_empty() {
+            request
+        } else {
+            match self.stand_in_line(ticket, request) {
+                Ok(()) => return Answer::Waiting,
+                Err(request) => request,
+            }
+        };
+        let answer = self.perform(now, ticket, request);
         self.hold(ticket, answer)
+    }
+
+    /// Handles a request whose turn it is. The answer may have to wait for the log.
+    fn perform(&mut self, now: Now, ticket: Ticket, request: Request) -> Answer {
+        match self.journal.refuses(&request) {
+            Some(misconf) => Answer::Error(misconf),
+            None => self.serve(now, ticket, request),
+        }
     }
 
     fn serve(&mut self, now: Now, ticket: Ticket, request: Request) -> Answer {
@@ -209,6 +226,7 @@ impl Home {
             queues: self.stock.queues.0.len() as u64,
             waiters: self.waiters.len() as u64,
             short: self.short.len() as u64,
+            behind: self.lines.behind(),
             reserved: self.stock.offers.len() as u64,
         }
     }
@@ -247,6 +265,7 @@ impl Home {
     fn drop_waiter(&mut self, key: u32) {
         let waiter = self.waiters.remove(key);
         self.tickets.remove(&waiter.ticket);
+        self.lines.ended(waiter.ticket);
         self.memory.release(WAITER_BYTES);
     }
 

@@ -1,5 +1,5 @@
-//! What a home does by itself: timers, queues with held jobs or waiters to serve, idle queues, the rubble of FLUSHALL. All in bounded steps;
-//! `next_deadline` says "now" as long as something is left.
+//! What a home does by itself: timers, queues with held jobs or waiters to serve, idle queues, lines that move on, the rubble of FLUSHALL. All in
+//! bounded steps; `next_deadline` says "now" as long as something is left.
 
 use super::stock::{QUEUE_TIMER, Stock};
 use super::{Home, Place};
@@ -30,6 +30,7 @@ impl Home {
         if self.short.retry_is_due() {
             self.retry_short(now, false);
         }
+        self.step_lines(now);
         if self.rubble.last_mut().is_some_and(Stock::tear_down) {
             self.rubble.pop();
         }
@@ -38,7 +39,7 @@ impl Home {
     /// When `tick` is due: a time long past when work is left over, `None` when only a call can bring some.
     pub fn next_deadline(&self) -> Option<Mono> {
         let left_over = !self.stock.busy.is_empty() || self.sweep.at.is_some() || !self.rubble.is_empty();
-        if left_over || self.short.retry_is_due() {
+        if left_over || self.short.retry_is_due() || self.lines.any_is_ready() {
             return Some(Mono::default());
         }
         let timers = self.stock.timers.next_wakeup().map(Mono);

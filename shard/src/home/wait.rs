@@ -229,6 +229,10 @@ impl Home {
 
     fn wait_or_drop(&mut self, waiter: u32) -> Answer {
         if self.sit(waiter) {
+            let Waiter { ticket, .. } = self.waiters[waiter];
+            if self.waiters[waiter].lingers() {
+                self.lines.linger(ticket, true);
+            }
             return Answer::Waiting;
         }
         self.forget(waiter);

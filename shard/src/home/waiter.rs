@@ -62,6 +62,13 @@ pub struct Waiter {
     pub flushed: bool,
 }
 
+impl Waiter {
+    /// Whether what its session asks meanwhile stands behind it (`lines`). Behind the others there is nothing: they are barriers.
+    pub fn lingers(&self) -> bool {
+        self.patience == Patience::Reserved && self.manner == Manner::Deliver && self.phase == Phase::Waiting
+    }
+}
+
 /// A waiter's place in one queue.
 #[derive(Debug)]
 pub struct Seat {

@@ -67,10 +67,13 @@ impl Borrower {
         self.refused && urgent
     }
 
-    /// Shard 0 wants back what is not used.
+    /// Shard 0 wants back what is not used. When it is asked for more at this time, it is asked for that too, on both sides.
     pub fn recalled(&mut self, memory: &mut Memory) -> NodeMessage {
         let unused = memory.budget().saturating_sub(memory.used());
         self.refused = true;
+        if let Some((asked, true)) = &mut self.asked {
+            *asked += unused;
+        }
         give(memory, unused, true)
     }
 
@@ -128,5 +131,22 @@ mod tests {
             Some(NodeMessage::WantMemory { urgent: true, .. })
         ));
         assert!(borrower.lent(&mut memory, 0), "there is none left");
+    }
+
+    #[test]
+    fn what_was_recalled_since_it_asked_is_not_taken_for_a_loan() {
+        let mut memory = Memory::new(200_000);
+        memory.charge(150_000);
+        let mut borrower = Borrower::new(2, 1 << 20);
+        let Some(NodeMessage::WantMemory { bytes, urgent: true }) = borrower.balance(&mut memory, 100_000)
+        else {
+            panic!()
+        };
+        borrower.recalled(&mut memory);
+        assert_eq!(memory.budget(), 150_000);
+        assert!(
+            borrower.lent(&mut memory, bytes),
+            "it has less than it needs, and there is no more"
+        );
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::error::CommandError;
 use crate::limits;
 use crate::message::Ticket;
+use crate::node::buffers::Buffers;
 use crate::node::lender::Lender;
 use crate::node::{Change, Keeper, NodeMessage};
 use crate::slot::ShardNo;
@@ -18,6 +19,7 @@ pub(crate) struct Coordinator {
     next_client: u64,
     sessions: Vec<u32>,
     lender: Lender,
+    buffers: Buffers,
     /// Which generation of the log counts.
     pub keeper: Keeper,
     stopping: bool,
@@ -43,6 +45,7 @@ impl Coordinator {
             next_client: 1,
             sessions: vec![0; usize::from(shards)],
             lender: Lender::new(shards, maxmemory),
+            buffers: Buffers::new(shards, maxmemory),
             keeper,
             stopping: false,
         }
@@ -151,6 +154,28 @@ impl Coordinator {
     /// The memory budget of the node was set anew.
     pub fn set_maxmemory(&mut self, bytes: u64, send: &mut impl FnMut(ShardNo, NodeMessage)) {
         self.lender.set_total(bytes, send);
+        self.buffers.set_maxmemory(bytes, send);
+    }
+
+    /// A shard says what its sessions hold.
+    pub fn client_buffers(&mut self, from: ShardNo, bytes: u64, send: &mut impl FnMut(ShardNo, NodeMessage)) {
+        self.buffers.told(from, bytes, send);
+    }
+
+    /// A shard has measured its sessions.
+    pub fn clients_measured(
+        &mut self,
+        from: ShardNo,
+        bytes: u64,
+        largest: u64,
+        send: &mut impl FnMut(ShardNo, NodeMessage),
+    ) {
+        self.buffers.measured(from, bytes, largest, send);
+    }
+
+    /// A shard was asked to close its largest session.
+    pub fn largest_closed(&mut self, from: ShardNo, bytes: u64, send: &mut impl FnMut(ShardNo, NodeMessage)) {
+        self.buffers.closed(from, bytes, send);
     }
 
     /// A shard gave memory back.

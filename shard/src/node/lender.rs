@@ -53,7 +53,9 @@ impl Lender {
         urgent: bool,
         send: &mut impl FnMut(ShardNo, NodeMessage),
     ) {
-        if urgent && bytes > self.free_bytes() && self.lent_bytes.len() > 1 {
+        // Behind a recall that is under way too: what that takes from it is added to what it wants.
+        let waits = urgent && (bytes > self.free_bytes() || self.recalling > 0);
+        if waits && self.lent_bytes.len() > 1 {
             self.waiting.push_back((from, bytes));
             self.recall(send);
         } else {
@@ -75,6 +77,9 @@ impl Lender {
             .checked_sub(bytes)
             .expect("a shard gives back what it was lent");
         if recalled {
+            if let Some((_, wanted)) = self.waiting.iter_mut().find(|(shard, _)| *shard == from) {
+                *wanted += bytes;
+            }
             self.recalling = self.recalling.checked_sub(1).expect("a recall is answered once");
             if self.recalling == 0 {
                 while let Some((shard, bytes)) = self.waiting.pop_front() {
@@ -142,10 +147,15 @@ mod tests {
         assert_eq!(sent.iter().filter(|(_, text)| text == "RecallMemory").count(), 2);
         assert!(!sent.iter().any(|(_, text)| text.starts_with("Lend")), "{sent:?}");
         collect(|mut send| lender.returned(1, 0, true, &mut send));
+        collect(|mut send| lender.want(0, 10, true, &mut send));
         let sent = collect(|mut send| lender.returned(0, 500, true, &mut send));
         assert!(
             sent.contains(&(1, "LendMemory { bytes: 600 }".into())),
             "{sent:?}"
+        );
+        assert!(
+            sent.contains(&(0, "LendMemory { bytes: 200 }".into())),
+            "it wanted 10 more than it had, and gave back 500: {sent:?}"
         );
     }
 

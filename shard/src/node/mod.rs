@@ -2,14 +2,17 @@
 //!
 //! A change (CONFIG SET, FLUSHALL, CLIENT KILL, CLIENT PAUSE, MONITOR, shutdown) goes to shard 0, which sends it to every shard in
 //! one order, waits for all of them, adds their counts and only then answers. Shard 0 also takes in new connections
-//! (`maxclients`, the least busy shard), lends the memory budget in chunks, and keeps the log's generations (`keeper`).
+//! (`maxclients`, the least busy shard), lends the memory budget in chunks, bounds what client buffers take of it (`buffers`), and keeps
+//! the log's generations (`keeper`).
 
 mod borrower;
+mod buffers;
 mod coordinator;
 mod keeper;
 mod lender;
 
 pub(crate) use borrower::Borrower;
+pub(crate) use buffers::BuffersHere;
 pub(crate) use coordinator::Coordinator;
 pub(crate) use keeper::{Act, Keeper};
 pub use keeper::{BeginLog, LogRead};
@@ -120,6 +123,31 @@ pub enum NodeMessage {
     },
     /// From shard 0: the memory level of the node has changed.
     MemoryLevel(u8),
+    /// To shard 0: the sessions of this shard hold so many bytes in buffers.
+    ClientBuffers {
+        /// How many.
+        bytes: u64,
+    },
+    /// From shard 0: measure the buffers of the sessions. Answered by `ClientsMeasured`.
+    MeasureClients,
+    /// To shard 0: what they hold, but for those of CLIENT NO-EVICT.
+    ClientsMeasured {
+        /// All together.
+        bytes: u64,
+        /// The session that holds most.
+        largest: u64,
+    },
+    /// From shard 0: close the session that holds most, unless it holds much less than when it was measured. Answered by
+    /// `LargestClientClosed`.
+    CloseLargestClient {
+        /// What it held.
+        bytes: u64,
+    },
+    /// To shard 0: that was done.
+    LargestClientClosed {
+        /// What the sessions of this shard hold now.
+        bytes: u64,
+    },
     /// From each to each, when the node stops: no session is left here, and no job that would have to go back.
     Closed,
     /// From shard 0: every shard has closed its sessions, end.

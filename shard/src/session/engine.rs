@@ -1,7 +1,8 @@
 //! Runs a session: starts its requests in order, takes in answers, writes replies.
 //!
 //! What may start when is `sessions.md`, "Order within a connection": a plan *overlaps* when it has one home shard and neither
-//! blocks (a NOHANG GETJOB waits for reservations at most) nor goes on in steps; it starts while earlier overlapping ones are unanswered. Every other plan is a barrier (`barrier`).
+//! blocks (a NOHANG GETJOB waits for reservations at most) nor goes on in steps; it starts while earlier overlapping ones are unanswered. Behind one that waits
+//! at its home, what follows waits there too (`home/lines.rs`), so any overlapping request may be answered late. Every other plan is a barrier (`barrier`).
 
 use std::collections::VecDeque;
 

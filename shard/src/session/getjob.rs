@@ -234,6 +234,7 @@ impl GetJobProgress {
     /// Takes in what a shard said and says what to do.
     pub fn absorb(&mut self, from: ShardNo, answer: Answer) -> Step {
         let count = self.round_count as usize;
+        let delivers = self.manner() == Manner::Deliver;
         let Some(asked) = self.shards.iter_mut().find(|asked| asked.shard == from) else {
             unreachable!("an answer of a shard that was not asked")
         };
@@ -267,7 +268,8 @@ impl GetJobProgress {
             }
             Answer::Jobs(jobs) => {
                 asked.state = State::Nothing;
-                self.again = jobs.is_empty();
+                // An offering shard has said before that the request is over (FLUSHALL), when a claim crosses that.
+                self.again = jobs.is_empty() && delivers;
                 self.round_jobs += jobs.len();
                 self.take(jobs);
             }

@@ -160,6 +160,11 @@ impl Session {
         self.unsent_bytes()
     }
 
+    /// Bytes of buffers that count as memory.
+    pub(crate) fn charged_bytes(&self) -> u64 {
+        self.charged_bytes
+    }
+
     /// The address of the client, as CLIENT LIST shows it.
     pub fn address(&self) -> &Peer {
         &self.client.peer

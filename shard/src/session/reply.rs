@@ -17,6 +17,8 @@ pub(super) fn write_answer(session: &mut Session, answer: &Answer, with_counters
         Answer::Count(count) => session.encoder().integer(*count),
         Answer::Entered { counted, paused } => write_entered(session, *counted, *paused),
         Answer::Nothing => session.encoder().null_array(),
+        // NOHANG, and the log did not take what was to be handed out.
+        Answer::Jobs(jobs) if jobs.is_empty() => session.encoder().null_array(),
         Answer::Jobs(jobs) => write_jobs(session, jobs, with_counters),
         Answer::Job(None) => session.encoder().null(),
         Answer::Job(Some(job)) => write_job_view(&mut session.encoder(), job, node),

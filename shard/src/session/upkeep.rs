@@ -83,7 +83,7 @@ impl Engine<'_> {
             }
         }
         self.core.give_back(self.now, back);
-        self.core.memory_release(self.session.charged_bytes);
+        self.core.release_buffers(self.session.charged_bytes);
     }
 
     /// Ends the command under way without a reply: home shards forget its waiters. The jobs that it was handed already.
@@ -181,9 +181,9 @@ impl Engine<'_> {
                 .map_or(0, |progress| progress.held_bytes())) as u64;
         let charged = std::mem::replace(&mut session.charged_bytes, bytes);
         if bytes > charged {
-            self.core.memory_charge(bytes - charged);
+            self.core.charge_buffers(bytes - charged);
         } else if bytes < charged {
-            self.core.memory_release(charged - bytes);
+            self.core.release_buffers(charged - bytes);
         }
     }
 

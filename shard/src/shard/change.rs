@@ -113,6 +113,7 @@ impl Shard {
     fn change_maxmemory(&mut self) {
         let bytes = self.core.settings.maxmemory;
         self.borrower.set_total(bytes);
+        self.buffers.set_maxmemory(bytes);
         let Some(coordinator) = self.core.coordinator.as_mut() else {
             return;
         };

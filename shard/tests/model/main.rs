@@ -73,6 +73,8 @@ fn shards_agree_with_a_naive_queue() {
         "late offers",
         "ends with nothing",
         "further rounds",
+        "stands behind",
+        "ends behind another",
     ] {
         assert!(seen.contains_key(kind), "these runs show nothing of: {kind}");
     }

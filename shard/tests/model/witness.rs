@@ -366,9 +366,18 @@ impl Witness {
                     let (ticket, actual) = answers.pop_front().expect("every request is answered at once");
                     assert_eq!(*ticket, asked, "answers come in the order of the requests");
                     if let Copied::Known(request) = copied {
-                        let expected = self.reference.request(now, asked, &request, actual);
-                        same(&format!("{request:?} on shard {shard}"), &expected, actual);
-                        self.answered(asked, shard, expected, &request);
+                        let what = format!("{request:?} on shard {shard}");
+                        let delivers = matches!(
+                            &request,
+                            Request::Take(Take {
+                                manner: Manner::Deliver,
+                                ..
+                            })
+                        );
+                        let takes = matches!(request, Request::Take(_));
+                        let expected = self.reference.request(now, shard, asked, request, actual);
+                        same(&what, &expected, actual);
+                        self.answered(asked, expected, takes, delivers);
                     }
                 }
                 Told::Claim(ticket, ids) => self.reference.claim(now, (shard, ticket), &ids),
@@ -380,17 +389,11 @@ impl Witness {
         assert!(answers.is_empty(), "an answer without a request: {answers:?}");
     }
 
-    fn answered(&mut self, ticket: Ticket, _shard: ShardNo, answer: Answer, request: &Request) {
-        let deliver = matches!(
-            request,
-            Request::Take(Take {
-                manner: Manner::Deliver,
-                ..
-            })
-        );
+    fn answered(&mut self, ticket: Ticket, answer: Answer, takes: bool, delivers: bool) {
         match answer {
-            Answer::Jobs(jobs) if deliver => self.delivered(ticket, jobs),
-            Answer::Waiting => self.count("waits"),
+            Answer::Jobs(jobs) if delivers => self.delivered(ticket, jobs),
+            Answer::Waiting if takes => self.count("waits"),
+            Answer::Waiting => self.count("stands behind"),
             Answer::Offers(_) | Answer::Nothing => {}
             answer => self.outcome(ticket).answers.push(answer),
         }
@@ -429,7 +432,11 @@ impl Witness {
                 }
                 Answer::Jobs(jobs) => self.delivered(ticket, jobs),
                 Answer::Nothing => self.count("ends with nothing"),
-                _ => self.count("late offers"),
+                Answer::Offers(_) => self.count("late offers"),
+                answer => {
+                    self.count("ends behind another");
+                    self.outcome(ticket).answers.push(answer);
+                }
             }
         }
         assert_eq!(
@@ -549,12 +556,19 @@ fn copy_request(request: &Request) -> Copied {
     })
 }
 
-/// An end, as far as the order of timers shows in it.
+/// An end of a request to a home shard.
 fn copy(answer: &Answer) -> Option<Answer> {
     match answer {
         Answer::Jobs(jobs) => Some(Answer::Jobs(jobs.clone())),
         Answer::Offers(offers) => Some(Answer::Offers(offers.clone())),
         Answer::Nothing => Some(Answer::Nothing),
-        _ => None,
+        Answer::Error(error) => Some(Answer::Error(error.clone())),
+        Answer::Id(id) => Some(Answer::Id(*id)),
+        Answer::Count(count) => Some(Answer::Count(*count)),
+        &Answer::Entered { counted, paused } => Some(Answer::Entered { counted, paused }),
+        Answer::Job(job) => Some(Answer::Job(job.clone())),
+        Answer::Queue(queue) => Some(Answer::Queue(queue.clone())),
+        Answer::Pause(state) => Some(Answer::Pause(*state)),
+        Answer::Ok | Answer::Waiting | Answer::Peeked { .. } | Answer::Page(_) | Answer::Part(_) => None,
     }
 }

@@ -262,6 +262,34 @@ fn a_failed_write_undoes_the_addjob() {
 }
 
 #[test]
+fn what_stands_behind_is_refused_by_the_log_of_its_own_time() {
+    let mut logged = Logged::new(AppendFsync::EverySecond);
+    logged.add(job("q", "reserved"));
+    let (holder, ids) = logged.scene.offered(&["q"], 1, Patience::Jobs);
+    let got = logged.scene.wait(&["q"], 1, Manner::Deliver, Patience::Reserved);
+    let behind = |number| Ticket {
+        request: got.request + number,
+        ..got
+    };
+    let add = |body: &str| Request::Add(job("q", body));
+    let answer = logged.scene.request_as(behind(1), add("refused"));
+    assert!(matches!(answer, Answer::Waiting), "{answer:?}");
+    let lost = logged.ask(Request::Add(job("other", "lost")));
+    logged.fail_write();
+    assert!(is_misconf(&logged.scene.late(lost)[0]));
+    let answer = logged.scene.request_as(behind(2), Request::Length("q".into()));
+    assert!(matches!(answer, Answer::Waiting), "{answer:?}");
+    logged.scene.claim(holder, &ids);
+    logged.settle();
+    assert!(matches!(logged.scene.late(got).as_slice(), [Answer::Nothing]));
+    assert!(is_misconf(&logged.scene.late(behind(1))[0]));
+    assert!(matches!(
+        logged.scene.late(behind(2)).as_slice(),
+        [Answer::Count(0)]
+    ));
+}
+
+#[test]
 fn a_consumer_never_sees_a_job_that_is_not_in_the_log() {
     let mut logged = Logged::new(AppendFsync::EverySecond);
     let waiting = logged.scene.wait(&["q"], 1, Manner::Deliver, Patience::Jobs);

@@ -3,6 +3,7 @@
 mod flush;
 mod jobs;
 mod journal;
+mod lines;
 mod look;
 mod memory;
 mod offers;

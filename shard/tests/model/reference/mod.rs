@@ -5,11 +5,12 @@
 //! where several timers of a shard fall due in one tick, their order is taken from what the shard did.
 
 mod commands;
+mod lines;
 mod moves;
 mod talk;
 mod waiting;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use shard::clock::Now;
 use shard::commands::addjob::AddJob;
@@ -17,13 +18,15 @@ use shard::commands::view::{JobState, JobView, PauseState, QueueView};
 use shard::commands::{IdVerb, Request};
 use shard::error::CommandError;
 use shard::id::JobId;
-use shard::message::{Answer, Delivered, Handed, Manner, Offered, Patience, Take, Ticket};
+use shard::message::{Answer, Delivered, Handed, Manner, Offered, Patience, SessionId, Take, Ticket};
 use shard::slot::{ShardNo, Slot};
 use shard::wire::Blob;
 
 const NEVER: u64 = u64::MAX;
 /// A queue that is idle for longer may be collected at any time.
 const IDLE_QUEUE_MS: u64 = 300_000;
+
+use lines::{Who, who_of};
 
 /// A GETJOB at one of its home shards.
 type Asker = (ShardNo, Ticket);
@@ -99,6 +102,10 @@ pub struct Reference {
     waiters: Vec<Waiter>,
     last_ctime: BTreeMap<ShardNo, u64>,
     reservations: u64,
+    /// Requests that stand behind a lingering one of their session, in order.
+    behind: Vec<(Who, Ticket, Request)>,
+    /// Sessions whose turn it is.
+    ready: VecDeque<Who>,
     ends: Vec<(Ticket, Answer)>,
 }
 
@@ -111,6 +118,8 @@ impl Reference {
             waiters: Vec::new(),
             last_ctime: BTreeMap::new(),
             reservations: 0,
+            behind: Vec::new(),
+            ready: VecDeque::new(),
             ends: Vec::new(),
         }
     }
@@ -121,7 +130,23 @@ impl Reference {
     }
 
     /// What a home shard should answer. `actual` supplies what is left to chance.
-    pub fn request(&mut self, now: Now, ticket: Ticket, request: &Request, actual: &Answer) -> Answer {
+    pub fn request(
+        &mut self,
+        now: Now,
+        home: ShardNo,
+        ticket: Ticket,
+        request: Request,
+        actual: &Answer,
+    ) -> Answer {
+        let who = who_of((home, ticket));
+        if self.is_held_up(who) {
+            self.behind.push((who, ticket, request));
+            return Answer::Waiting;
+        }
+        self.perform(now, ticket, &request, actual)
+    }
+
+    fn perform(&mut self, now: Now, ticket: Ticket, request: &Request, actual: &Answer) -> Answer {
         let now_ms = now.mono().0;
         match request {
             Request::Add(add) => self.add(now, add, actual),
@@ -160,6 +185,7 @@ impl Reference {
             .map(|(id, job)| format!("{id} {job:?}"));
         reserved
             .chain(self.waiters.iter().map(|waiter| format!("{waiter:?}")))
+            .chain(self.behind.iter().map(|behind| format!("{behind:?}")))
             .collect()
     }
 

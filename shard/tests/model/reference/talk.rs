@@ -69,6 +69,9 @@ impl Reference {
 
     /// A request ends.
     pub fn cancel(&mut self, now: Now, asker: Asker) {
+        if self.withdraw(asker) {
+            return self.ends.push((asker.1, Answer::Nothing));
+        }
         if !self.waiters.iter().any(|waiter| waiter.asker == asker) {
             return;
         }
@@ -131,7 +134,11 @@ impl Reference {
 
     /// Time passes on a shard. `actual` is what it ended, for the order of what fell due at once.
     pub fn tick(&mut self, now: Now, shard: ShardNo, actual: &[(Ticket, Answer)]) {
-        let now = now.mono().0;
+        self.timers(now.mono().0, shard, actual);
+        self.take_turns(now, shard, actual);
+    }
+
+    fn timers(&mut self, now: u64, shard: ShardNo, actual: &[(Ticket, Answer)]) {
         let shards = self.shards;
         let is_due = |(id, job): &(&JobId, &Job)| id.slot().home(shards) == shard && job.deadline() <= now;
         let mut due: Vec<JobId> = self.jobs.iter().filter(is_due).map(|(id, _)| *id).collect();

@@ -214,6 +214,7 @@ impl Reference {
 
     pub(super) fn forget(&mut self, asker: Asker) {
         self.waiters.retain(|waiter| waiter.asker != asker);
+        self.lingers_no_more(asker);
     }
 
     pub(super) fn end_with_nothing(&mut self, asker: Asker) {
