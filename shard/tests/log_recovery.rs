@@ -18,8 +18,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use shard::clock::Now;
 use shard::log::{
-    AppendFsync, Entry, EpochVerdict, FIRST_RECORD, FoundFile, Log, Meta, Recovered, Recovery, RecoveryError,
-    RecoveryOptions, RepairStep, SegmentHeader, Thresholds, Want, WriterOptions,
+    AppendFsync, BadRecord, Decision, Entry, EpochVerdict, FIRST_RECORD, FoundFile, Log, Meta, Recovered,
+    Recovery, RecoveryError, RecoveryOptions, RepairStep, SegmentHeader, Thresholds, Want, Which,
+    WriterOptions, Wrong,
 };
 use state::State;
 
@@ -249,18 +250,71 @@ fn a_record_of_a_later_version_stops_the_start_by_name() {
     let start = FIRST_RECORD as usize;
     let bytes = disk.bytes_mut(segment);
     bytes[start + 22] = 2;
-    let length = u32::from_le_bytes(bytes[start..start + 4].try_into().unwrap()) as usize;
-    let signed = [
-        &random.to_le_bytes()[..],
-        &bytes[start..start + 4],
-        &bytes[start + 8..start + length],
-    ]
-    .concat();
-    bytes[start + 4..start + 8].copy_from_slice(&crc32c(&signed).to_le_bytes());
+    sign(&mut bytes[start..], random);
     let stopped = recover(&disk, OPTIONS);
     assert!(
         matches!(stopped, Err(RecoveryError::Future { file, offset: FIRST_RECORD, .. }) if file == name(segment))
     );
+}
+
+#[test]
+fn a_place_behind_which_there_is_none_is_damage() {
+    let (mut disk, _) = written(AppendFsync::Always);
+    let (segment, _) = used(&disk)[0];
+    let random = SegmentHeader::decode(disk.read(segment, 0, 64)).unwrap().random;
+    let record = &mut disk.bytes_mut(segment)[FIRST_RECORD as usize..];
+    let place = u64::MAX - 7;
+    record[16..20].copy_from_slice(&((place / 8) as u32).to_le_bytes());
+    // The base, behind header, epoch, creation stamp, boot ID and lowest segment.
+    record[24 + 40..24 + 48].copy_from_slice(&place.to_le_bytes());
+    sign(record, random);
+    let stopped = recover(&disk, OPTIONS);
+    assert!(
+        matches!(&stopped, Err(RecoveryError::Damaged { file, offset: FIRST_RECORD, .. }) if *file == name(segment)),
+        "{stopped:?}"
+    );
+}
+
+#[test]
+fn findings_and_places_of_records_are_told() {
+    let (mut disk, jobs) = written(AppendFsync::EverySecond);
+    let used = used(&disk);
+    let (last, end) = *used.last().unwrap();
+    disk.bytes_mut(last)[end - 1] ^= 1;
+    let files = disk.segments();
+    let files = files.iter().map(|&(number, bytes)| FoundFile { number, bytes });
+    let mut recovery = Recovery::new(OPTIONS, files.collect());
+    let (mut expected, mut added) = ((1, FIRST_RECORD, 0), 0);
+    while let Want::Read {
+        segment,
+        offset,
+        bytes,
+    } = recovery.want()
+    {
+        let read = disk.read(segment, offset, bytes);
+        let told = recovery.supply_records(Ok(read), &mut |at, entries| {
+            if at.segment > expected.0 {
+                expected = (at.segment, FIRST_RECORD, expected.2);
+            }
+            assert_eq!((at.segment, at.offset, at.place), expected);
+            assert!(at.durable <= at.place);
+            expected = (at.segment, at.offset + at.bytes, at.place + at.bytes);
+            added += entries
+                .iter()
+                .filter(|entry| matches!(entry, Entry::Added(_)))
+                .count();
+        });
+        told.unwrap();
+    }
+    assert_eq!(added as u64, jobs - 1);
+    let findings = recovery.findings();
+    let [found] = findings.as_slice() else {
+        panic!("{findings:?}");
+    };
+    assert_eq!((found.segment, found.offset), (last, expected.1));
+    assert_eq!((found.what, found.which), (Wrong::Torn, Which::Last));
+    assert_eq!((found.decision, found.covered), (Decision::Cut, false));
+    assert_eq!(found.record, Some(BadRecord::Checksum));
 }
 
 #[test]
@@ -299,6 +353,13 @@ fn a_log_of_nothing_begins_anew() {
     let recovered = Recovery::new(OPTIONS, Vec::new()).finish().unwrap();
     assert_eq!((recovered.meta, recovered.records), (Meta::default(), 0));
     assert!(matches!(recovered.verdict, EpochVerdict::Renew(_)));
+}
+
+/// Gives a record the checksum that belongs to its bytes.
+fn sign(record: &mut [u8], random: u64) {
+    let length = u32::from_le_bytes(record[..4].try_into().unwrap()) as usize;
+    let signed = [&random.to_le_bytes()[..], &record[..4], &record[8..length]].concat();
+    record[4..8].copy_from_slice(&crc32c(&signed).to_le_bytes());
 }
 
 /// CRC-32C, written a second time.

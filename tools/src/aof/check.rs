@@ -5,16 +5,17 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::path::Path;
 
 use shard::log::{
-    BadHeader, Decision, Entry, EpochVerdict, Meta, Recovered, RecoveryError, SegmentHeader, Which,
+    BadHeader, Decision, Entry, EpochVerdict, FileName, Meta, Recovered, RecoveryError, SegmentHeader, Which,
 };
 
 use super::options::Check;
 use super::reader::{Outcome, Progress, SegmentFile, ShardLog, header_bytes, what};
 use super::target::{Found, Remark, Target, Weight};
 use super::text::{show, utc_of_stamp};
-use super::{AofError, lock, repair};
+use super::{AofError, lock, repair, seal};
 
 /// What was seen of a segment.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,6 +42,9 @@ pub fn run(options: &Check, out: &mut dyn Write) -> Result<bool, AofError> {
         note_server(&mut found);
         return Ok(report(&found, &mut progress, out)?.0 < Weight::Lost);
     }
+    if let Target::Loose(path) = &target {
+        return Err(AofError::Unnamed { path: show(path) });
+    }
     let _held = found.root.as_deref().map(lock::take).transpose()?;
     // What was listed before the lock may have changed.
     found = target.list()?;
@@ -62,6 +66,12 @@ pub fn run(options: &Check, out: &mut dyn Write) -> Result<bool, AofError> {
         repair::perform(log, &found.folder, &aside, &recovered.repairs, &mut |done| {
             writeln!(out, "repair: {done}")
         })?;
+        let begun = seal::write(log, &found.folder, recovered)?;
+        let begun = show(&begun);
+        writeln!(
+            out,
+            "repair: began {begun}, which makes the next start take a new store epoch"
+        )?;
     }
     writeln!(out, "repair: done and synced; what is there now:")?;
     Ok(report(&target.list()?, &mut progress, out)?.0 < Weight::Lost)
@@ -89,7 +99,7 @@ fn report(
     let mut keeps_epoch = true;
     print_remarks(&remarks, out)?;
     for (at, log) in found.logs.iter().enumerate() {
-        let checked = check(log, progress)?;
+        let checked = check(log, &found.folder, progress)?;
         print_log(log, &checked, found.only, out)?;
         print_remarks(&checked.remarks, out)?;
         remarks.extend(checked.remarks);
@@ -104,7 +114,7 @@ fn report(
     Ok((worst, cuts))
 }
 
-fn check(log: &ShardLog, progress: &mut Progress) -> Result<Checked, AofError> {
+fn check(log: &ShardLog, folder: &Path, progress: &mut Progress) -> Result<Checked, AofError> {
     let mut seen: BTreeMap<u64, Seen> = BTreeMap::new();
     let outcome = log.read(progress, &mut |at, _: Vec<Entry>| {
         let segment = seen.entry(at.segment).or_default();
@@ -113,13 +123,13 @@ fn check(log: &ShardLog, progress: &mut Progress) -> Result<Checked, AofError> {
         Ok(())
     })?;
     Ok(Checked {
-        remarks: remarks_of(log, &outcome),
+        remarks: remarks_of(log, folder, &outcome),
         seen,
         recovered: outcome.result.ok(),
     })
 }
 
-fn remarks_of(log: &ShardLog, outcome: &Outcome) -> Vec<Remark> {
+fn remarks_of(log: &ShardLog, folder: &Path, outcome: &Outcome) -> Vec<Remark> {
     let mut remarks = Vec::new();
     let mut say = |weight, segment, offset: u64, text: String| {
         remarks.push(Remark {
@@ -150,7 +160,7 @@ fn remarks_of(log: &ShardLog, outcome: &Outcome) -> Vec<Remark> {
         .result
         .as_ref()
         .err()
-        .and_then(|error| remark_of(log, error))
+        .and_then(|error| remark_of(log, folder, error))
     {
         remarks.push(remark);
     }
@@ -158,13 +168,11 @@ fn remarks_of(log: &ShardLog, outcome: &Outcome) -> Vec<Remark> {
 }
 
 /// What is not among the findings.
-fn remark_of(log: &ShardLog, error: &RecoveryError) -> Option<Remark> {
-    let named = |file: &str| match log.files.first().and_then(|first| first.path.parent()) {
-        Some(folder) if log.files.len() > 1 => show(&folder.join(file)),
-        _ => log
-            .files
-            .first()
-            .map_or_else(|| file.to_owned(), |first| show(&first.path)),
+fn remark_of(log: &ShardLog, folder: &Path, error: &RecoveryError) -> Option<Remark> {
+    let named = |file: &str| {
+        let is_it = |known: &&SegmentFile| FileName::of(log.shard, known.number) == file;
+        let known = log.files.iter().find(is_it).map(|known| show(&known.path));
+        known.unwrap_or_else(|| show(&folder.join(file)))
     };
     let (place, text) = match error {
         RecoveryError::Damaged { .. } | RecoveryError::Torn { .. } => return None,
@@ -173,7 +181,7 @@ fn remark_of(log: &ShardLog, error: &RecoveryError) -> Option<Remark> {
             (format!("{}, offset {offset}", named(file)), text)
         }
         RecoveryError::Missing { file } => (
-            file.clone(),
+            named(file),
             "is missing: the log says that it is still needed".into(),
         ),
         RecoveryError::Unreadable { file, offset, error } => (

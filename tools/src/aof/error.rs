@@ -30,6 +30,12 @@ pub enum AofError {
         /// The data folder.
         folder: String,
     },
+    /// A file alone is no log to repair.
+    #[error("{path} has no segment's name: only a log in its folder is repaired; nothing was changed")]
+    Unnamed {
+        /// The file.
+        path: String,
+    },
     /// The results could not be written.
     #[error("cannot write the results: {0}")]
     Output(#[from] io::Error),

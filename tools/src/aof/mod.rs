@@ -1,10 +1,10 @@
 //! `shardq-cli aof`: looks at the log on disk while no server, or a server, uses it; cuts a torn tail when asked to.
 //!
 //! All reading goes through `shard::log::Recovery`, the code that the server starts with: what is shown here is what a
-//! start would see. Only [`check`] with `--repair` changes anything, only under the folder's lock, and only what the server's own start would change.
+//! start would see. Only [`check`] with `--repair` changes anything, only under the folder's lock, and only what the server's own start would do.
 //!
-//! Reading order: [`options`] - `target` (what a path leads to) - `reader` (a shard's log through `Recovery`) - [`check`] with `lock` and
-//! `repair` - [`dump`] - [`stats`]; `text` has times and escapes.
+//! Reading order: [`options`] - `target` (what a path leads to) - `reader` (a shard's log through `Recovery`) - [`check`] with `lock`,
+//! `repair` and `seal` - [`dump`] - [`stats`]; `text` has times and escapes.
 
 pub mod check;
 pub mod dump;
@@ -13,6 +13,7 @@ mod lock;
 pub mod options;
 mod reader;
 mod repair;
+mod seal;
 pub mod stats;
 mod target;
 mod text;

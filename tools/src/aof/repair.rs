@@ -11,6 +11,7 @@ use shard::log::RepairStep;
 use super::AofError;
 use super::lock::give_to_owner;
 use super::reader::ShardLog;
+use super::seal::sync_folder;
 use super::text::show;
 
 /// Repairs a shard's log in `folder`; cut bytes go to `aside`. Says each thing it did.
@@ -116,9 +117,4 @@ fn create_beside(folder: &Path, name: &str) -> Result<(PathBuf, File), AofError>
             }
         }
     }
-}
-
-fn sync_folder(folder: &Path) -> Result<(), AofError> {
-    let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    synced.map_err(AofError::system("sync the folder", folder))
 }
