@@ -13,7 +13,7 @@ use crate::wire::Args;
 
 /// `name id [id ...]`.
 pub(super) fn plan(verb: IdVerb, args: &Args<'_>) -> Result<Plan, CommandError> {
-    let mut ids = SmallVec::with_capacity(args.len() - 1);
+    let mut ids = SmallVec::new();
     for text in args.iter_from(1) {
         ids.push(parse_id(text)?);
     }

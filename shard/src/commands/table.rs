@@ -86,11 +86,19 @@ const KEYS: [u128; NAMES.len()] = {
     let mut keys = [0; NAMES.len()];
     let mut number = 0;
     while number < NAMES.len() {
+        assert!(is_lowercase(NAMES[number].as_bytes()), "keys tell letters apart");
         keys[number] = key(NAMES[number].as_bytes());
         number += 1;
     }
     keys
 };
+
+const fn is_lowercase(name: &[u8]) -> bool {
+    match name.split_first() {
+        Some((first, rest)) => first.is_ascii_lowercase() && is_lowercase(rest),
+        None => true,
+    }
+}
 
 const fn index() -> [u8; INDEX] {
     assert!(NAMES.len() * 2 < INDEX, "the index is to stay sparse");
@@ -107,8 +115,8 @@ const fn index() -> [u8; INDEX] {
     places
 }
 
-/// A name as a number, its letters made lowercase and filled up with spaces. All names are letters, and two texts of the same length
-/// of which one is letters have the same key only when they differ in case alone.
+/// A name as a number: filled up with spaces, capital letters made small. Names are letters alone, and a text of the same length
+/// as a name has the same key only when it is that name in some case.
 const fn key(name: &[u8]) -> u128 {
     let mut text = [b' '; LONGEST];
     text.split_at_mut(name.len()).0.copy_from_slice(name);

@@ -246,7 +246,7 @@ impl Home {
     }
 
     /// Stores a new job, in no list yet.
-    pub(crate) fn insert_job(&mut self, job: Job) -> u32 {
+    pub(crate) fn insert_job(&mut self, mut job: Job) -> u32 {
         assert_eq!(job.place, Place::Idle, "a new job is in no list");
         self.charge(job.bytes());
         let map = usize::from(job.id.slot().number() / self.options.shards);
@@ -261,9 +261,9 @@ impl Home {
         } = &mut self.stock;
         queues[job.queue].members += 1;
         *log_bytes += image_bytes(queues[job.queue].name.len(), job.body.len(), 0);
-        let key = jobs.0.insert_with(|key| Job {
-            timer: Some(timers.insert(deadline.0, key)),
-            ..job
+        let key = jobs.0.insert_with(|key| {
+            job.timer = Some(timers.insert(deadline.0, key));
+            job
         });
         slots[map].jobs.insert(hash, key);
         key

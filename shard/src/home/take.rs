@@ -37,6 +37,9 @@ impl Home {
             }
             jobs.push(home.hand_out(now, job, place));
         });
+        if jobs.is_empty() {
+            self.spare = std::mem::take(&mut jobs);
+        }
         jobs
     }
 

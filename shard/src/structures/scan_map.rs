@@ -278,9 +278,19 @@ impl ScanMap {
         true
     }
 
-    /// Takes all entries out of a bucket.
+    /// Takes all entries out of a bucket, line by line.
     fn take_all(&mut self, bucket: u32) -> Entries {
-        std::iter::from_fn(|| self.pop(bucket)).collect()
+        let mut entries = Entries::from_slice(self.heads[bucket].take_entries());
+        while let Some(number) = some(self.heads[bucket].more) {
+            let line = self.overflow[number];
+            entries.extend_from_slice(&line.entries);
+            self.heads[bucket].more = line.more;
+            if let Some(next) = some(line.more) {
+                self.overflow[next].back = NONE;
+            }
+            self.give_up(number);
+        }
+        entries
     }
 
     /// Frees an overflow line that nothing links to any more, and moves the last one there.

@@ -218,6 +218,40 @@ fn a_whole_request_has_a_limit() {
 }
 
 #[test]
+fn short_requests_that_are_whole_have_the_same_limits() {
+    let request = b"*2\r\n$3\r\nabc\r\n$4\r\nabcd\r\n";
+    let exact = RequestLimits {
+        max_arguments: 2,
+        max_bulk_bytes: 4,
+        max_request_bytes: request.len(),
+        ..RequestLimits::FULL
+    };
+    check(request, &exact, &[&[b"abc", b"abcd"]], None);
+    let refused = |limits, error| check(request, &limits, &[], Some(error));
+    refused(
+        RequestLimits {
+            max_arguments: 1,
+            ..exact
+        },
+        ProtocolError::UnauthenticatedCount,
+    );
+    refused(
+        RequestLimits {
+            max_bulk_bytes: 3,
+            ..exact
+        },
+        ProtocolError::UnauthenticatedLength,
+    );
+    refused(
+        RequestLimits {
+            max_request_bytes: request.len() - 1,
+            ..exact
+        },
+        ProtocolError::RequestTooBig,
+    );
+}
+
+#[test]
 fn requests_before_an_error_are_given_and_the_error_stays() {
     let (requests, error) = read_pieces([&b"PING\r\n*x\r\nPING\r\n"[..]].into_iter(), &RequestLimits::FULL);
     assert_eq!(requests.len(), 1);

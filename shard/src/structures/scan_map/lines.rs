@@ -104,6 +104,12 @@ impl Head {
         true
     }
 
+    /// Takes all entries out.
+    pub fn take_entries(&mut self) -> &[Entry] {
+        let len = std::mem::take(&mut self.len);
+        &self.entries[..len as usize]
+    }
+
     /// Takes the last entry out.
     pub fn pop(&mut self) -> Option<Entry> {
         let last = *self.entries().last()?;
