@@ -1,7 +1,8 @@
-//! Requests through a whole shard, without sockets: bytes in, replies out, pipelines of 64 from 50 sessions in turn.
+//! Requests through a whole shard, without sockets: bytes in, replies out, pipelines of 64 from 50 sessions in turn; without a log,
+//! and with one whose disk does all at once.
 //!
 //! `cargo bench --bench requests` measures time; the number of instructions is steadier on a machine that is not one's own:
-//! run the binary under `valgrind --tool=callgrind` with `add 200` and `add 400` (or `life`), and divide the difference by
+//! run the binary under `valgrind --tool=callgrind` with `add 200` and `add 400` (or `life`, `add-log`, `life-log`), and divide the difference by
 //! the jobs between the two (64 a round). `cargo test` runs it small.
 
 use std::time::Instant;
@@ -10,7 +11,7 @@ use bytes::Bytes;
 use shard::clock::Now;
 use shard::id::NodeId;
 use shard::input::{Effect, Input, Peer};
-use shard::log::LogBoot;
+use shard::log::{Current, Done, LogBoot, StartPlan};
 use shard::message::SessionId;
 use shard::settings::Settings;
 use shard::shard::{NodeFacts, Shard, ShardOptions};
@@ -36,16 +37,24 @@ fn main() {
         None => 20,
     };
     let which = words.first().map_or("all", String::as_str);
-    if which != "life" {
-        report("ADDJOB", rounds, Bench::add);
-    }
-    if which != "add" {
-        report("ADDJOB, GETJOB and ACKJOB", rounds, Bench::life);
+    for (name, logs) in [("", false), ("-log", true)] {
+        let with = if logs { ", logged" } else { "" };
+        if which == "all" || which == format!("add{name}") {
+            report(&format!("ADDJOB{with}"), rounds, logs, Bench::add);
+        }
+        if which == "all" || which == format!("life{name}") {
+            report(
+                &format!("ADDJOB, GETJOB and ACKJOB{with}"),
+                rounds,
+                logs,
+                Bench::life,
+            );
+        }
     }
 }
 
-fn report(what: &str, rounds: usize, round: fn(&mut Bench)) {
-    let mut bench = Bench::new();
+fn report(what: &str, rounds: usize, logs: bool, round: fn(&mut Bench)) {
+    let mut bench = Bench::new(logs);
     let started = Instant::now();
     (0..rounds).for_each(|_| round(&mut bench));
     let each_ns = started.elapsed().as_nanos() / (rounds * PIPELINE) as u128;
@@ -67,11 +76,15 @@ struct Bench {
 }
 
 impl Bench {
-    fn new() -> Self {
+    fn new(logs: bool) -> Self {
         let now = Now {
             mono_us: 1_000_000,
             wall_us: 1_700_000_000_000_000,
         };
+        let fresh = StartPlan::Fresh(Current {
+            generation: 1,
+            shards: 1,
+        });
         let options = ShardOptions {
             shard: 0,
             shards: 1,
@@ -79,10 +92,15 @@ impl Bench {
             seed: [1; 32],
             hash_seed: 1,
             facts: NodeFacts::default(),
-            log: LogBoot::nothing(),
+            log: LogBoot {
+                plan: if logs { fresh } else { StartPlan::Nothing },
+                ..LogBoot::nothing()
+            },
         };
         let settings = Settings {
             maxmemory: 0,
+            appendonly: logs,
+            aof_rewrite_percentage: 0,
             ..Settings::default()
         };
         let mut shard = Shard::new(options, settings, now);
@@ -95,7 +113,7 @@ impl Bench {
             (0..PIPELINE).for_each(|_| encode_request(request, &mut input));
             input
         };
-        Self {
+        let mut bench = Self {
             shard,
             now,
             sessions,
@@ -106,7 +124,9 @@ impl Bench {
             effects: Vec::new(),
             chunks: Vec::new(),
             reply: Vec::new(),
-        }
+        };
+        bench.perform();
+        bench
     }
 
     fn add(&mut self) {
@@ -147,18 +167,40 @@ impl Bench {
         );
         self.shard.take_effects(&mut self.effects);
         self.shard.handle(self.now, Input::Tick);
-        self.shard.take_effects(&mut self.effects);
         self.reply.clear();
-        for effect in self.effects.drain(..) {
-            if let Effect::Send { session } = effect {
-                self.shard.take_output(session, &mut self.chunks, usize::MAX);
-                let before = self.reply.len();
-                self.chunks
-                    .drain(..)
-                    .for_each(|chunk| self.reply.extend_from_slice(&chunk));
-                let bytes = self.reply.len() - before;
-                self.shard.handle(self.now, Input::Sent { session, bytes });
+        self.perform();
+    }
+
+    /// Performs all effects and those that follow from them.
+    fn perform(&mut self) {
+        loop {
+            self.shard.take_effects(&mut self.effects);
+            let mut effects = std::mem::take(&mut self.effects);
+            if effects.is_empty() {
+                return;
             }
+            for effect in effects.drain(..) {
+                match effect {
+                    Effect::Send { session } => self.send(session),
+                    Effect::Disk { id, task } => {
+                        drop(task);
+                        let result = Ok(Done::Done);
+                        self.shard.handle(self.now, Input::Disk { id, result });
+                    }
+                    _ => {}
+                }
+            }
+            self.effects = effects;
         }
+    }
+
+    fn send(&mut self, session: SessionId) {
+        self.shard.take_output(session, &mut self.chunks, usize::MAX);
+        let before = self.reply.len();
+        self.chunks
+            .drain(..)
+            .for_each(|chunk| self.reply.extend_from_slice(&chunk));
+        let bytes = self.reply.len() - before;
+        self.shard.handle(self.now, Input::Sent { session, bytes });
     }
 }

@@ -396,8 +396,11 @@ impl Writer {
 
     /// Bytes that wait to be written or are being written.
     pub fn pending_bytes(&self) -> u64 {
-        let writing = self.writing.as_ref().map_or(0, |(_, batch)| batch.bytes());
-        writing + self.batches.iter().map(Batch::bytes).sum::<u64>()
+        // Each batch begins where the one before ends.
+        let writing = self.writing.as_ref().map(|(_, batch)| batch);
+        let first = writing.or(self.batches.front()).map_or(0, |batch| batch.start);
+        let last = self.batches.back().or(writing).map_or(0, |batch| batch.end);
+        last - first
     }
 
     /// When `take_io` has something to do that nothing but time brings about.

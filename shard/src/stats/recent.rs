@@ -19,6 +19,8 @@ const MAX_REQUESTS: usize = 4;
 pub(super) struct Recent {
     text: Vec<u8>,
     requests: Vec<Request>,
+    /// Requests that were kept at first: those that wait were forgotten since.
+    copied: usize,
     /// Requests that were not kept.
     skipped: usize,
 }
@@ -34,9 +36,10 @@ struct Request {
 impl Recent {
     #[inline]
     pub fn keep(&mut self, command: u8, args: Args<'_>) {
-        if self.requests.len() == MAX_REQUESTS {
+        if self.copied == MAX_REQUESTS {
             self.skipped += 1;
         } else {
+            self.copied += 1;
             self.copy(command, args);
         }
     }
@@ -79,6 +82,7 @@ impl Recent {
     pub fn clear(&mut self) {
         self.text.clear();
         self.requests.clear();
+        self.copied = 0;
         self.skipped = 0;
     }
 }
