@@ -345,7 +345,13 @@ impl Core {
     /// A command that waited has ended.
     pub(crate) fn command_ended_late(&mut self, now: Now, command: u8, args: &[Bytes], took_us: u64) {
         self.stats
-            .command_ended_late(&self.settings, now, command, args, took_us);
+            .command_ended_late(&self.settings, now, command, args, took_us, 1);
+    }
+
+    /// So many of a command that waited have ended, and took as long.
+    pub(crate) fn commands_ended_late(&mut self, now: Now, command: u8, took_us: u64, calls: u64) {
+        self.stats
+            .command_ended_late(&self.settings, now, command, &[], took_us, calls);
     }
 
     /// An input of a socket is handled from now on.

@@ -495,9 +495,8 @@ impl Shard {
     fn upkeep(&mut self, now: Now) {
         loop {
             self.core.take_home_ends();
-            if let Some((ticket, answer)) = self.core.ends.pop_front() {
-                let first = matches!(answer, Answer::Part(_));
-                self.answered(now, self.core.shard, ticket, answer, first);
+            if !self.core.ends.is_empty() {
+                self.pass_on_ends(now);
             } else if let Some(message) = self.core.to_self.pop_front() {
                 self.node_message(now, self.core.shard, message);
             } else if let Some(session) = self.core.closing.pop() {
@@ -505,6 +504,30 @@ impl Shard {
             } else {
                 return;
             }
+        }
+    }
+
+    /// Late answers of this shard to its own sessions. Those to one session in a row are written together.
+    fn pass_on_ends(&mut self, now: Now) {
+        while let Some((ticket, answer)) = self.core.ends.pop_front() {
+            let here = self.core.shard;
+            assert_eq!(ticket.shard, here, "an answer goes to the session's shard");
+            let place = self.sessions.get_mut(ticket.session.index);
+            let Some(session) = place.filter(|place| place.id == ticket.session) else {
+                self.core.return_stale(now, answer);
+                continue;
+            };
+            let core = &mut self.core;
+            let mut engine = Engine { now, core, session };
+            let mut next = Some((ticket, answer));
+            while let Some((ticket, answer)) = next {
+                let first = matches!(answer, Answer::Part(_));
+                engine.take_answer(here, ticket.request, answer, first);
+                let more = |(next, _): &(Ticket, Answer)| next.session == ticket.session;
+                next = engine.core.ends.pop_front_if(|end| more(end));
+            }
+            engine.write_answered();
+            engine.go_on();
         }
     }
 

@@ -90,8 +90,8 @@ impl Statistics {
         self.recent.clear();
     }
 
-    /// A command that waited has ended; `took_us` without the time that it was asked to wait. `args` as far as they are
-    /// still known; the name alone will do.
+    /// So many of a command that waited have ended together; `took_us` of each, without the time that it was asked to wait. `args`
+    /// as far as they are still known; the name alone will do. The slow log gets one for all.
     pub fn command_ended_late(
         &mut self,
         settings: &Settings,
@@ -99,8 +99,9 @@ impl Statistics {
         command: u8,
         args: &[Bytes],
         took_us: u64,
+        calls: u64,
     ) {
-        self.commands.record(CommandNo(command), took_us);
+        self.commands.record(CommandNo(command), took_us, calls);
         self.latency
             .note(settings, event_of(command), now.wall_s(), took_us);
         if SlowLog::wants(settings, took_us) {
@@ -451,7 +452,7 @@ mod tests {
         stats.settle(&settings, now(0), 40_000);
         assert_eq!(stats.slowlog.len(), 2, "an input is settled once");
         let args = [Bytes::from("INFO"), Bytes::from("all")];
-        stats.command_ended_late(&settings, now(0), waits, &args, 12_000);
+        stats.command_ended_late(&settings, now(0), waits, &args, 12_000, 1);
         assert_eq!(stats.slowlog.newest(1)[0].args, blobs(&["INFO", "all"]));
         assert_eq!(stats.commands.totals()[usize::from(waits)].calls, 1);
     }

@@ -212,8 +212,8 @@ mod tests {
     fn histograms_are_flat_or_maps() {
         let ping = table::find(b"ping").expect("a command");
         let mut stats = CommandStats::default();
-        stats.record(CommandNo(ping), 1);
-        stats.record(CommandNo(ping), 3);
+        stats.record(CommandNo(ping), 1, 1);
+        stats.record(CommandNo(ping), 3, 1);
         let write = |out: &mut Encoder<'_>| write_histograms(out, &stats, &[0, ping]);
         assert_eq!(
             reply(false, write),

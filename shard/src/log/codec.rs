@@ -122,14 +122,14 @@ impl Group {
 
 /// A record ready to be placed: its fixed part, and what is raw.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct Prepared<'a> {
     kind: Kind,
     fixed: SmallVec<[u8; SMALL_FIXED_BYTES]>,
-    name: Blob,
-    body: Blob,
+    name: &'a Blob,
+    body: &'a Blob,
 }
 
-impl Prepared {
+impl<'a> Prepared<'a> {
     pub fn group(group: &Group) -> Self {
         match group {
             Group::Changes(changes) => {
@@ -144,16 +144,16 @@ impl Prepared {
         }
     }
 
-    pub fn entry(entry: &Entry) -> Self {
+    pub fn entry(entry: &'a Entry) -> Self {
         let kind = entry.kind();
         match entry {
             Entry::Added(image) | Entry::JobSnapshot(image) => Self {
-                name: image.queue.clone(),
-                body: image.body.clone(),
+                name: &image.queue,
+                body: &image.body,
                 ..Self::small(kind, &job_payload(image))
             },
             Entry::Queue(image) | Entry::QueueSnapshot(image) => Self {
-                name: image.name.clone(),
+                name: &image.name,
                 ..Self::fixed(kind, &queue_payload(image))
             },
             Entry::AckedSnapshot(image) => Self::fixed(kind, &acked_payload(&[image.id], &image.holders)),
@@ -167,7 +167,7 @@ impl Prepared {
 
     fn fixed<P>(kind: Kind, payload: &P) -> Self
     where
-        P: for<'a> Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, Failure>>,
+        P: for<'b> Serialize<HighSerializer<AlignedVec, ArenaHandle<'b>, Failure>>,
     {
         let bytes = rkyv::api::high::to_bytes_in::<_, Failure>(payload, AlignedVec::<16>::new())
             .expect("memory is all that this needs");
@@ -177,8 +177,8 @@ impl Prepared {
     /// The same for a payload that is likely to be small.
     fn small<P>(kind: Kind, payload: &P) -> Self
     where
-        P: for<'a> Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, Failure>>
-            + for<'a> Serialize<LowSerializer<Buffer<'a>, SubAllocator<'static>, Failure>>,
+        P: for<'b> Serialize<HighSerializer<AlignedVec, ArenaHandle<'b>, Failure>>
+            + for<'b> Serialize<LowSerializer<Buffer<'b>, SubAllocator<'static>, Failure>>,
     {
         let mut room = Align([0; SMALL_FIXED_BYTES]);
         let (buffer, none) = (Buffer::from(&mut *room), SubAllocator::empty());
@@ -193,8 +193,8 @@ impl Prepared {
         Self {
             kind,
             fixed,
-            name: Blob::EMPTY,
-            body: Blob::EMPTY,
+            name: &Blob::EMPTY,
+            body: &Blob::EMPTY,
         }
     }
 
@@ -222,13 +222,13 @@ impl Prepared {
         let start = buffer.len();
         buffer.put_slice(&header);
         buffer.put_slice(&self.fixed);
-        buffer.put_slice(&self.name);
+        buffer.put_slice(self.name);
         let shared = self
             .body
             .shared()
             .filter(|shared| shared.len() >= SHARED_BODY_BYTES);
         if shared.is_none() {
-            buffer.put_slice(&self.body);
+            buffer.put_slice(self.body);
         }
         let mut sum = header_sum(stand.random, &header, &buffer[start + HEADER_BYTES..]);
         if let Some(shared) = shared {

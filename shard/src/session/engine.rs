@@ -225,6 +225,13 @@ impl Engine<'_> {
 
     /// An answer came for one of the session's requests. `first` is the one that returns the credit of the request.
     pub fn answered(&mut self, from: ShardNo, request: u32, answer: Answer, first: bool) {
+        self.take_answer(from, request, answer, first);
+        self.write_answered();
+        self.go_on();
+    }
+
+    /// The same, for one of several: the replies are not written yet.
+    pub fn take_answer(&mut self, from: ShardNo, request: u32, answer: Answer, first: bool) {
         if self
             .session
             .progress
@@ -237,16 +244,17 @@ impl Engine<'_> {
             if !matches!(answer, Answer::Waiting) {
                 assert!(pending.answer.is_none(), "a request is answered once");
                 pending.answer = Some(answer);
-                self.write_answered();
             }
         } else {
             self.core.return_stale(self.now, answer);
         }
-        self.go_on();
     }
 
     /// Writes the replies of the oldest pending requests that are answered.
-    pub(super) fn write_answered(&mut self) {
+    pub fn write_answered(&mut self) {
+        // Requests of one input took as long: they are counted together.
+        let mut run: Option<(u8, u64)> = None;
+        let mut calls = 0;
         while self
             .session
             .pending
@@ -256,24 +264,32 @@ impl Engine<'_> {
             let pending = self.session.pending.pop_front().expect("its front was there");
             self.session.first_pending = self.session.first_pending.wrapping_add(1);
             let answer = pending.answer.expect("it was answered");
-            self.core.command_ended_late(
-                self.now,
-                pending.command,
-                &[],
-                self.now.mono_us - pending.started_us,
-            );
+            let this = (pending.command, pending.started_us);
+            if run.is_some_and(|run| run != this) {
+                self.count_late(run.take(), std::mem::take(&mut calls));
+            }
+            run = Some(this);
+            calls += 1;
             let counters = pending.with_counters;
             self.write(pending.suppressed, |session, node| {
                 reply::write_answer(session, &answer, counters, node)
             });
         }
+        self.count_late(run, calls);
         if self.session.pending.is_empty() && self.session.pending.capacity() > KEPT_PENDING {
             self.session.pending = VecDeque::new();
         }
     }
 
+    fn count_late(&mut self, run: Option<(u8, u64)>, calls: u64) {
+        if let Some((command, started_us)) = run {
+            let took_us = self.now.mono_us - started_us;
+            self.core.commands_ended_late(self.now, command, took_us, calls);
+        }
+    }
+
     /// After an answer: the input that waited for its turn may go on.
-    pub(super) fn go_on(&mut self) {
+    pub fn go_on(&mut self) {
         let goes_on = match self.session.held {
             Some(Hold::Order) => self.session.is_idle(),
             Some(Hold::Room) => self.session.has_room(),

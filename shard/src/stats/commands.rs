@@ -105,9 +105,9 @@ impl CommandStats {
         share_ns / 1_000
     }
 
-    /// A command ended that took so long by itself.
-    pub fn record(&mut self, command: CommandNo, elapsed_us: u64) {
-        self.one(command).record(elapsed_us.saturating_mul(1_000), 1);
+    /// So many of a command ended that took so long each.
+    pub fn record(&mut self, command: CommandNo, elapsed_us: u64, calls: u64) {
+        self.one(command).record(elapsed_us.saturating_mul(1_000), calls);
     }
 
     /// Calls and time of each command, by number.
@@ -202,7 +202,7 @@ mod tests {
         );
         assert_eq!(stats.totals()[14].took_us(), 7);
         assert_eq!(stats.settle(10), 0, "an input is settled once");
-        stats.record(ACK, 100);
+        stats.record(ACK, 100, 1);
         assert_eq!(
             stats.totals()[16],
             CommandTotal {
@@ -217,7 +217,7 @@ mod tests {
         let mut stats = CommandStats::default();
         assert_eq!(stats.histogram_us(ADD), None);
         for us in [1, 3, 3, 100, 5_000_000] {
-            stats.record(ADD, us);
+            stats.record(ADD, us, 1);
         }
         let (calls, buckets) = stats.histogram_us(ADD).expect("it was called");
         assert_eq!(calls, 5);
@@ -233,9 +233,9 @@ mod tests {
     #[test]
     fn shards_add_up() {
         let (mut one, mut other) = (CommandStats::default(), CommandStats::default());
-        one.record(ADD, 10);
-        other.record(ADD, 10);
-        other.record(ACK, 10);
+        one.record(ADD, 10, 1);
+        other.record(ADD, 10, 1);
+        other.record(ACK, 10, 1);
         one.add(&other);
         assert_eq!(
             one.totals()[14],

@@ -61,8 +61,8 @@ impl Writer {
 
     pub(super) fn place_meta_at(&mut self, position: Position) {
         let base = self.segments.back().expect("rolled").base;
-        let prepared = Prepared::entry(&Entry::Meta(Meta { base, ..self.meta }));
-        self.push(&prepared, position, position);
+        let entry = Entry::Meta(Meta { base, ..self.meta });
+        self.push(&Prepared::entry(&entry), position, position);
     }
 
     /// Adds a record to the last batch of the active segment.
