@@ -29,7 +29,7 @@ use crate::error::CommandError;
 use crate::id::JobId;
 use crate::limits::UPKEEP_STEP;
 use crate::log::{
-    AckedImage, AppendFsync, Done, Entry, Event, Io, IoError, JobImage, KeptPlace, Live, Log, ObjectKey,
+    AckedImage, AppendFsync, Done, Entry, Event, Io, IoError, JobRef, KeptPlace, Live, Log, ObjectKey,
     Position, QueueImage, StateChange, Thresholds, WallMs,
 };
 use crate::message::{Answer, Manner, Ticket};
@@ -137,12 +137,13 @@ impl Journal {
     }
 
     pub fn added(&mut self, job: &Job, key: u32, queue: &Blob) {
-        if self.log.is_some() {
-            let (entry, ctime) = (Entry::Added(image(job, queue, self.now)), job.ctime);
-            if let Some(position) = self.append(&entry) {
-                self.fresh.push_back(Fresh { ctime, position, key });
-                self.must_be_safe(position);
-            }
+        let Some(log) = self.log.as_mut().filter(|_| !self.stopped) else {
+            return;
+        };
+        if let Ok(position) = log.append_added(&job_ref(job, queue, self.now)) {
+            let ctime = job.ctime;
+            self.fresh.push_back(Fresh { ctime, position, key });
+            self.must_be_safe(position);
         }
     }
 
@@ -637,7 +638,10 @@ impl Home {
         if at.jobs < stock.jobs.0.high_water() {
             for (_, job) in stock.jobs.0.iter_from(at.jobs, step) {
                 let name = &stock.queues[job.queue].name;
-                if log.append(&Entry::JobSnapshot(image(job, name, now))).is_err() {
+                if log
+                    .append(&Entry::JobSnapshot(job_ref(job, name, now).to_image()))
+                    .is_err()
+                {
                     return;
                 }
             }
@@ -673,7 +677,7 @@ impl Live for Lives<'_> {
             ObjectKey::Job(id) => {
                 let job = &self.stock.jobs[self.stock.job_key(self.shards, id)?];
                 let name = &self.stock.queues[job.queue].name;
-                Some(Entry::JobSnapshot(image(job, name, self.now)))
+                Some(Entry::JobSnapshot(job_ref(job, name, self.now).to_image()))
             }
             ObjectKey::Queue(name) => {
                 let hash = self.hasher.hash_one(name.as_slice());
@@ -693,11 +697,10 @@ impl Live for Lives<'_> {
 }
 
 /// A job with all that a restart must know of it.
-fn image(job: &Job, queue: &Blob, now: Now) -> JobImage {
-    JobImage {
-        id: job.id,
-        queue: queue.clone(),
-        body: job.body.clone(),
+fn job_ref<'a>(job: &'a Job, queue: &'a Blob, now: Now) -> JobRef<'a> {
+    JobRef {
+        queue,
+        body: &job.body,
         ctime: job.ctime,
         expires_at: WallMs::wall_at(now, job.expires_at),
         ttl_s: job.ttl_s,
@@ -705,7 +708,7 @@ fn image(job: &Job, queue: &Blob, now: Now) -> JobImage {
         delay_s: job.delay_s,
         replicate: job.replicate,
         state: change(job, now),
-        holders: Vec::new(),
+        holders: &[],
     }
 }
 

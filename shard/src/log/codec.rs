@@ -147,11 +147,7 @@ impl<'a> Prepared<'a> {
     pub fn entry(entry: &'a Entry) -> Self {
         let kind = entry.kind();
         match entry {
-            Entry::Added(image) | Entry::JobSnapshot(image) => Self {
-                name: &image.queue,
-                body: &image.body,
-                ..Self::small(kind, &job_payload(image))
-            },
+            Entry::Added(image) | Entry::JobSnapshot(image) => Self::job(kind, &image.by_ref()),
             Entry::Queue(image) | Entry::QueueSnapshot(image) => Self {
                 name: &image.name,
                 ..Self::fixed(kind, &queue_payload(image))
@@ -162,6 +158,15 @@ impl<'a> Prepared<'a> {
             Entry::State(_) | Entry::Acked(_) | Entry::Gone(_) => {
                 Self::group(&Group::start(entry).expect("these have groups"))
             }
+        }
+    }
+
+    /// A job's whole record.
+    pub fn job(kind: Kind, job: &JobRef<'a>) -> Self {
+        Self {
+            name: job.queue,
+            body: job.body,
+            ..Self::small(kind, &job_payload(job))
         }
     }
 
@@ -212,34 +217,36 @@ impl<'a> Prepared<'a> {
     /// Appends it to a batch: small things to `buffer`, a large body as a chunk of its own behind what was in the buffer.
     pub fn write(&self, stand: Stand, buffer: &mut BytesMut, chunks: &mut Vec<Bytes>) {
         let length = self.length();
-        let mut header = [0; HEADER_BYTES];
-        header[..4].copy_from_slice(&(length as u32).to_le_bytes());
-        header[8..16].copy_from_slice(&stand.durable.to_le_bytes());
-        header[16..20].copy_from_slice(&short_place(stand.place).to_le_bytes());
-        header[20..22].copy_from_slice(&((self.fixed.len() / 4) as u16).to_le_bytes());
-        header[22] = VERSION;
-        header[23] = self.kind as u8;
-        let start = buffer.len();
-        buffer.put_slice(&header);
-        buffer.put_slice(&self.fixed);
-        buffer.put_slice(self.name);
-        let shared = self
-            .body
-            .shared()
-            .filter(|shared| shared.len() >= SHARED_BODY_BYTES);
-        if shared.is_none() {
-            buffer.put_slice(self.body);
-        }
-        let mut sum = header_sum(stand.random, &header, &buffer[start + HEADER_BYTES..]);
+        let padding = (padded(length) - length) as usize;
+        let shared = self.body.shared().filter(|body| body.len() >= SHARED_BODY_BYTES);
+        let body: &[u8] = if shared.is_some() { &[] } else { self.body };
+        let (start, fixed_end) = (buffer.len(), HEADER_BYTES + self.fixed.len());
+        let (name_end, end) = (
+            fixed_end + self.name.len(),
+            fixed_end + self.name.len() + body.len(),
+        );
+        // Zeros: with the body here, the padding is among them.
+        buffer.resize(start + end + if shared.is_some() { 0 } else { padding }, 0);
+        let record = &mut buffer[start..];
+        record[..4].copy_from_slice(&(length as u32).to_le_bytes());
+        record[8..16].copy_from_slice(&stand.durable.to_le_bytes());
+        record[16..20].copy_from_slice(&short_place(stand.place).to_le_bytes());
+        record[20..22].copy_from_slice(&((self.fixed.len() / 4) as u16).to_le_bytes());
+        record[22] = VERSION;
+        record[23] = self.kind as u8;
+        record[HEADER_BYTES..fixed_end].copy_from_slice(&self.fixed);
+        record[fixed_end..name_end].copy_from_slice(self.name);
+        record[name_end..end].copy_from_slice(body);
+        let mut sum = header_sum(stand.random, &record[..4], &record[8..end]);
         if let Some(shared) = shared {
             sum = crc32c::crc32c_append(sum, shared);
         }
-        buffer[start + 4..start + 8].copy_from_slice(&sum.to_le_bytes());
+        record[4..8].copy_from_slice(&sum.to_le_bytes());
         if let Some(shared) = shared {
             chunks.push(buffer.split().freeze());
             chunks.push(shared.clone());
+            buffer.put_bytes(0, padding);
         }
-        buffer.put_bytes(0, (padded(length) - length) as usize);
     }
 }
 
@@ -311,7 +318,7 @@ pub fn look(bytes: &[u8], room: u64, random: u64) -> Look<'_> {
         return Look::Needs(with_padding);
     }
     let rest = &bytes[HEADER_BYTES..length];
-    let sum = header_sum(random, header, rest);
+    let sum = header_sum(random, &header[..4], &bytes[8..length]);
     if sum.to_le_bytes() != header[4..8] {
         return Look::Bad(BadRecord::Checksum);
     }
@@ -413,12 +420,11 @@ fn short_place(place: u64) -> u32 {
     (place / ALIGNMENT) as u32
 }
 
-/// The checksum of a record, as far as `rest` holds what stands behind its header.
-fn header_sum(random: u64, header: &[u8; HEADER_BYTES], rest: &[u8]) -> u32 {
-    let mut head = [0; 8 + HEADER_BYTES - 4];
+/// The checksum of a record: of its length, and of what stands behind the checksum, as far as that is at hand.
+fn header_sum(random: u64, length: &[u8], rest: &[u8]) -> u32 {
+    let mut head = [0; 12];
     head[..8].copy_from_slice(&random.to_le_bytes());
-    head[8..12].copy_from_slice(&header[..4]);
-    head[12..].copy_from_slice(&header[8..]);
+    head[8..].copy_from_slice(length);
     crc32c::crc32c_append(crc32c::crc32c(&head), rest)
 }
 
@@ -448,18 +454,17 @@ fn change_from(payload: &ArchivedChangePayload) -> Option<StateChange> {
     })
 }
 
-fn job_payload(image: &JobImage) -> JobPayload {
-    assert_eq!(image.id, image.state.id, "a state is that of its job");
+fn job_payload(job: &JobRef<'_>) -> JobPayload {
     JobPayload {
-        ctime: image.ctime,
-        expires_at: image.expires_at.0,
-        state: change_payload(&image.state),
-        ttl_s: image.ttl_s,
-        retry_s: image.retry_s,
-        delay_s: image.delay_s,
-        name_bytes: image.queue.len() as u32,
-        holders: holder_payloads(&image.holders),
-        replicate: image.replicate,
+        ctime: job.ctime,
+        expires_at: job.expires_at.0,
+        state: change_payload(&job.state),
+        ttl_s: job.ttl_s,
+        retry_s: job.retry_s,
+        delay_s: job.delay_s,
+        name_bytes: job.queue.len() as u32,
+        holders: holder_payloads(job.holders),
+        replicate: job.replicate,
     }
 }
 

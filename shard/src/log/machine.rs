@@ -6,7 +6,7 @@
 
 use super::compaction::{Compaction, Live, Outcome, Thresholds};
 use super::io::{AppendFsync, Done, Io, IoError, Misconf, Position, Start, WriterEvent, WriterOptions};
-use super::record::Entry;
+use super::record::{Entry, JobRef};
 use super::writer::Writer;
 use crate::clock::{Mono, Now};
 
@@ -53,6 +53,11 @@ impl Log {
     /// Takes an entry. Whoever tells of what it says waits for its position.
     pub fn append(&mut self, entry: &Entry) -> Result<Position, Misconf> {
         self.writer.append(entry)
+    }
+
+    /// Takes an `Entry::Added` whose parts stay where they are.
+    pub fn append_added(&mut self, job: &JobRef<'_>) -> Result<Position, Misconf> {
+        self.writer.append_added(job)
     }
 
     /// Why an entry could not be taken at present: asked before a command changes anything.

@@ -141,6 +141,69 @@ pub struct JobImage {
     pub holders: Vec<Holder>,
 }
 
+/// A job to be written, with its texts where they are: a [`JobImage`] for the way out.
+#[derive(Clone, Copy, Debug)]
+pub struct JobRef<'a> {
+    /// Its queue.
+    pub queue: &'a Blob,
+    /// Its body.
+    pub body: &'a Blob,
+    /// Creation stamp, nanoseconds.
+    pub ctime: u64,
+    /// End of its life.
+    pub expires_at: WallMs,
+    /// Time to live as asked for.
+    pub ttl_s: u32,
+    /// Lease time; 0 is at most once.
+    pub retry_s: u32,
+    /// Delay as asked for.
+    pub delay_s: u32,
+    /// Copies asked for.
+    pub replicate: u16,
+    /// Its ID, and what changes during its life.
+    pub state: StateChange,
+    /// Who else has a copy.
+    pub holders: &'a [Holder],
+}
+
+impl JobImage {
+    /// The same by reference.
+    pub fn by_ref(&self) -> JobRef<'_> {
+        assert_eq!(self.id, self.state.id, "a state is that of its job");
+        JobRef {
+            queue: &self.queue,
+            body: &self.body,
+            ctime: self.ctime,
+            expires_at: self.expires_at,
+            ttl_s: self.ttl_s,
+            retry_s: self.retry_s,
+            delay_s: self.delay_s,
+            replicate: self.replicate,
+            state: self.state,
+            holders: &self.holders,
+        }
+    }
+}
+
+impl JobRef<'_> {
+    /// A copy that stands for itself.
+    pub fn to_image(&self) -> JobImage {
+        JobImage {
+            id: self.state.id,
+            queue: self.queue.clone(),
+            body: self.body.clone(),
+            ctime: self.ctime,
+            expires_at: self.expires_at,
+            ttl_s: self.ttl_s,
+            retry_s: self.retry_s,
+            delay_s: self.delay_s,
+            replicate: self.replicate,
+            state: self.state,
+            holders: self.holders.to_vec(),
+        }
+    }
+}
+
 /// The present state of a job: it replaces the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateChange {

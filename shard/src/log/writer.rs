@@ -22,7 +22,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use super::batch::Batch;
 use super::codec::{Group, HEADER_BYTES, Prepared};
 use super::io::{AppendFsync, Done, Io, IoError, Misconf, Position, Start, WriterEvent, WriterOptions};
-use super::record::{Entry, Meta};
+use super::record::{Entry, JobRef, Kind, Meta};
 use super::segment::{FIRST_RECORD, SegmentHeader};
 use crate::clock::Mono;
 
@@ -231,6 +231,21 @@ impl Writer {
             self.meta.last_ctime = self.meta.last_ctime.max(image.ctime);
         }
         Ok(self.enter(entry))
+    }
+
+    /// Takes an `Entry::Added` whose parts stay where they are.
+    pub fn append_added(&mut self, job: &JobRef<'_>) -> Result<Position, Misconf> {
+        assert!(!self.meta.stopped, "nothing follows an orderly stop");
+        let raw_bytes = job.queue.len() + job.body.len() + 28 * job.holders.len();
+        if let Some(misconf) = self.refuses_raw(false, raw_bytes) {
+            return Err(misconf);
+        }
+        self.meta.last_ctime = self.meta.last_ctime.max(job.ctime);
+        self.close_group();
+        let position = Position(self.appended.0 + 1);
+        self.place_record(&Prepared::job(Kind::Added, job), position, position);
+        self.appended = position;
+        Ok(position)
     }
 
     /// Why an entry cannot be taken at present.
