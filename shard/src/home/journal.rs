@@ -466,7 +466,7 @@ impl Home {
     /// When the log is to be looked after although nothing happened.
     pub fn log_deadline(&self) -> Option<Mono> {
         let log = self.journal.log.as_ref()?;
-        let busy = self.journal.populating.is_some() && log.pending_bytes() <= PENDING_BYTES;
+        let busy = self.journal.populating.is_some() && can_populate(log);
         let unwritten = !self.journal.unwritten.is_empty() && log.refuses_raw(false, 0).is_none();
         if busy || unwritten {
             return Some(Mono::default());
@@ -630,7 +630,7 @@ impl Home {
         };
         let Self { journal, stock, .. } = self;
         let log = journal.log.as_mut().expect("a log is populated");
-        if !log.started() || log.pending_bytes() > PENDING_BYTES || log.refuses_raw(false, 0).is_some() {
+        if !can_populate(log) {
             return;
         }
         let step = UPKEEP_STEP as u32;
@@ -657,6 +657,11 @@ impl Home {
         }
         journal.populating = Some(at);
     }
+}
+
+/// Whether a log takes snapshots now.
+fn can_populate(log: &Log) -> bool {
+    log.started() && log.pending_bytes() <= PENDING_BYTES && log.refuses_raw(false, 0).is_none()
 }
 
 /// The home as compaction sees it.
