@@ -438,6 +438,7 @@ impl Home {
             self.write_unwritten(now.mono());
             self.populate(now);
         }
+        let compacts = self.compacts();
         let Self {
             journal,
             stock,
@@ -446,7 +447,7 @@ impl Home {
         } = self;
         let (shards, hasher) = (options.shards, &self.hasher);
         let log = journal.log.as_mut().expect("there is a log");
-        if journal.populating.is_none() && !journal.stopped {
+        if compacts {
             log.compact(
                 now,
                 &mut Lives {
@@ -467,11 +468,22 @@ impl Home {
     pub fn log_deadline(&self) -> Option<Mono> {
         let log = self.journal.log.as_ref()?;
         let busy = self.journal.populating.is_some() && can_populate(log);
-        let unwritten = !self.journal.unwritten.is_empty() && log.refuses_raw(false, 0).is_none();
+        let unwritten = !self.journal.unwritten.is_empty()
+            && !self.journal.stopped
+            && log.refuses_raw(false, 0).is_none();
         if busy || unwritten {
             return Some(Mono::default());
         }
-        log.next_deadline()
+        if self.compacts() {
+            log.next_deadline()
+        } else {
+            log.next_deadline_of_writing()
+        }
+    }
+
+    /// Not while the log is filled, nor behind its last mark.
+    fn compacts(&self) -> bool {
+        self.journal.populating.is_none() && !self.journal.stopped
     }
 
     /// FLUSHALL, in the log, before anything is flushed; the change is reported when that is safe. `false`: the log refuses it.

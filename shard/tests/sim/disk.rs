@@ -10,7 +10,7 @@ use shard::log::{
 };
 use shard::slot::ShardNo;
 
-use crate::folders::{Change, Folders, Name, ROOT};
+use crate::folders::{Folders, Name, ROOT};
 use crate::support::{Chance, File, Syncing};
 
 const CURRENT: &str = "CURRENT";
@@ -241,10 +241,8 @@ impl Disk {
                 self.link((ROOT.to_owned(), to.clone()), File::holding(tail));
             }
             RepairStep::RenameAside { segment, to } => {
-                let file = self.file_of(folder, *segment);
                 let to = (ROOT.to_owned(), to.clone());
-                self.folders
-                    .change(Change::Rename(name_of(folder, *segment), to, file));
+                self.folders.rename(&name_of(folder, *segment), &to);
             }
             RepairStep::SyncFolder => {
                 self.sync_folder(ROOT);
@@ -263,10 +261,7 @@ impl Disk {
 
     fn switch(&mut self, step: &SwitchStep) {
         match step {
-            SwitchStep::MakeFolder(folder) => {
-                self.folders.change(Change::RemoveFolder(folder.clone()));
-                self.folders.change(Change::MakeFolder(folder.clone()));
-            }
+            SwitchStep::MakeFolder(folder) => self.folders.make_folder(folder),
             SwitchStep::SyncFolder(folder) => self.sync_folder(folder),
             SwitchStep::WriteAndSync { name, text } => {
                 self.link(
@@ -276,10 +271,9 @@ impl Disk {
             }
             SwitchStep::Rename { from, to } => {
                 let [from, to] = [from, to].map(|name| (ROOT.to_owned(), name.clone()));
-                let file = self.folders.find(&from).expect("what is renamed is there");
-                self.folders.change(Change::Rename(from, to, file));
+                self.folders.rename(&from, &to);
             }
-            SwitchStep::DeleteFolder(folder) => self.folders.change(Change::RemoveFolder(folder.clone())),
+            SwitchStep::DeleteFolder(folder) => self.folders.remove_folder(folder),
         }
     }
 
@@ -331,7 +325,7 @@ impl Disk {
                 let files: Vec<String> = self.folders.files(folder).map(|(name, _)| name.to_owned()).collect();
                 for name in files {
                     if chance.percent(50) {
-                        self.folders.change(Change::Unlink((folder.clone(), name)));
+                        self.folders.unlink(&(folder.clone(), name));
                     }
                 }
             }
@@ -509,11 +503,11 @@ impl Disk {
     fn link(&mut self, name: Name, file: File) {
         self.next_file += 1;
         self.files.insert(self.next_file, file);
-        self.folders.change(Change::Link(name, self.next_file));
+        self.folders.link(&name, self.next_file);
     }
 
     fn unlink(&mut self, folder: LogFolder, segment: u64) {
-        self.folders.change(Change::Unlink(name_of(folder, segment)));
+        self.folders.unlink(&name_of(folder, segment));
     }
 
     fn file_of(&self, folder: LogFolder, segment: u64) -> u64 {

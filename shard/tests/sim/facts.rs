@@ -1,5 +1,7 @@
 //! What clients may know of a job, and how that goes on by itself as time passes.
 
+use std::fmt;
+
 /// How much an instant may be off: what is told, and what happens, takes its time.
 pub const SLACK_US: u64 = 80_000;
 
@@ -54,13 +56,20 @@ pub enum State {
 #[derive(Clone, Copy, Debug)]
 pub struct Fact {
     pub told: u64,
-    /// When something was told that stands behind its record in the log, or it was itself told of only when its record was safe.
-    pub hard: Option<u64>,
+    /// Its record was safe when something was told: then, and when that was asked for.
+    pub hard: Option<Safe>,
     pub state: State,
 }
 
+/// A proof that a record was safe: an answer that waited for it, or for one behind it.
+#[derive(Clone, Copy, Debug)]
+pub struct Safe {
+    pub asked: u64,
+    pub told: u64,
+}
+
 /// A job as SHOW describes it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Seen {
     pub id: String,
     pub queue: String,
@@ -75,6 +84,17 @@ pub struct Seen {
     /// When SHOW was asked for, and answered; wall clock.
     pub sent_us: u64,
     pub read_us: u64,
+}
+
+impl fmt::Debug for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = if self.queued { "queued" } else { "active" };
+        write!(
+            f,
+            "[{} of {}: {state}, nacks {}, additional {}, queued in {:?} ms, {} s left, at {}]",
+            self.id, self.queue, self.nacks, self.additional, self.requeue_ms, self.left_s, self.read_us
+        )
+    }
 }
 
 impl Seen {
@@ -118,7 +138,9 @@ impl State {
             counters.is_none_or(|known| (known.nacks, known.additional) == (seen.nacks, seen.additional))
         };
         let now = self.by(seen.sent_us, seen.read_us);
-        if pauses && now != self {
+        // A queue that is paused by now holds back, after a start, what entered it by itself before: nothing was written of that.
+        let is_held = !seen.queued && seen.requeue_ms == Some(0);
+        if pauses && (now != self || is_held && matches!(now, Self::Queued(_))) {
             return true;
         }
         match now {

@@ -11,31 +11,38 @@ pub const ROOT: &str = ".";
 /// A name: its folder, and the name in it.
 pub type Name = (String, String);
 
+/// A folder is not its name: another one may have had that before.
+type FolderId = u64;
+
+const ROOT_ID: FolderId = 0;
+
+type Place = (FolderId, String);
+
 /// A change of names.
 #[derive(Clone, Debug)]
-pub enum Change {
-    Link(Name, u64),
-    Unlink(Name),
+enum Change {
+    Link(Place, u64),
+    Unlink(Place),
     /// Atomic, also from one folder to another.
-    Rename(Name, Name, u64),
-    MakeFolder(String),
+    Rename(Place, Place, u64),
+    MakeFolder(String, FolderId),
     RemoveFolder(String),
 }
 
 impl Change {
-    fn touches(&self, folder: &str) -> bool {
+    fn touches(&self, folder: FolderId) -> bool {
         match self {
-            Self::Link(name, _) | Self::Unlink(name) => name.0 == folder,
+            Self::Link(place, _) | Self::Unlink(place) => place.0 == folder,
             Self::Rename(from, to, _) => from.0 == folder || to.0 == folder,
-            Self::MakeFolder(_) | Self::RemoveFolder(_) => folder == ROOT,
+            Self::MakeFolder(..) | Self::RemoveFolder(_) => folder == ROOT_ID,
         }
     }
 }
 
 #[derive(Clone, Debug, Default)]
 struct Tree {
-    folders: BTreeSet<String>,
-    files: BTreeMap<Name, u64>,
+    folders: BTreeMap<String, FolderId>,
+    files: BTreeMap<Place, u64>,
 }
 
 impl Tree {
@@ -51,12 +58,13 @@ impl Tree {
                 self.files.remove(from);
                 self.files.insert(to.clone(), *file);
             }
-            Change::MakeFolder(folder) => {
-                self.folders.insert(folder.clone());
+            Change::MakeFolder(name, folder) => {
+                self.folders.insert(name.clone(), *folder);
             }
-            Change::RemoveFolder(folder) => {
-                self.folders.remove(folder);
-                self.files.retain(|name, _| name.0 != *folder);
+            Change::RemoveFolder(name) => {
+                if let Some(folder) = self.folders.remove(name) {
+                    self.files.retain(|place, _| place.0 != folder);
+                }
             }
         }
     }
@@ -68,15 +76,56 @@ pub struct Folders {
     cached: Tree,
     durable: Tree,
     pending: Vec<Change>,
+    made: FolderId,
 }
 
 impl Folders {
-    pub fn change(&mut self, change: Change) {
+    /// A file gets a name, which another one may have had.
+    pub fn link(&mut self, name: &Name, file: u64) {
+        self.change(Change::Link(self.place(name), file));
+    }
+
+    pub fn unlink(&mut self, name: &Name) {
+        self.change(Change::Unlink(self.place(name)));
+    }
+
+    /// # Panics
+    /// When there is no such file.
+    pub fn rename(&mut self, from: &Name, to: &Name) {
+        let file = self.find(from).expect("what is renamed is there");
+        self.change(Change::Rename(self.place(from), self.place(to), file));
+    }
+
+    /// An empty folder; an old one of that name goes.
+    pub fn make_folder(&mut self, name: &str) {
+        self.made += 1;
+        self.remove_folder(name);
+        self.change(Change::MakeFolder(name.to_owned(), self.made));
+    }
+
+    pub fn remove_folder(&mut self, name: &str) {
+        self.change(Change::RemoveFolder(name.to_owned()));
+    }
+
+    fn change(&mut self, change: Change) {
         self.cached.apply(&change);
         self.pending.push(change);
     }
 
+    fn folder(&self, name: &str) -> FolderId {
+        if name == ROOT {
+            return ROOT_ID;
+        }
+        let folder = self.cached.folders.get(name);
+        *folder.unwrap_or_else(|| panic!("there is no folder {name}"))
+    }
+
+    fn place(&self, (folder, name): &Name) -> Place {
+        (self.folder(folder), name.clone())
+    }
+
     pub fn sync(&mut self, folder: &str) {
+        let folder = self.folder(folder);
         let pending = std::mem::take(&mut self.pending);
         let (synced, rest) = pending.into_iter().partition(|change| change.touches(folder));
         self.pending = rest;
@@ -92,27 +141,32 @@ impl Folders {
             }
         }
         let Tree { folders, files } = &mut self.durable;
-        files.retain(|(folder, _), _| folder == ROOT || folders.contains(folder));
+        let there: BTreeSet<FolderId> = folders.values().copied().chain([ROOT_ID]).collect();
+        files.retain(|(folder, _), _| there.contains(folder));
         self.cached = self.durable.clone();
     }
 
     pub fn find(&self, name: &Name) -> Option<u64> {
-        self.cached.files.get(name).copied()
+        self.cached.files.get(&self.place(name)).copied()
     }
 
-    /// The files of a folder: name, file.
+    /// The files of a folder: name, file. None in one that is not there.
     pub fn files(&self, folder: &str) -> impl Iterator<Item = (&str, u64)> {
+        let folder = match folder {
+            ROOT => Some(ROOT_ID),
+            name => self.cached.folders.get(name).copied(),
+        };
         self.cached
             .files
             .iter()
-            .filter(move |(name, _)| name.0 == folder)
-            .map(|((_, name), file)| (name.as_str(), *file))
+            .filter(move |(place, _)| Some(place.0) == folder)
+            .map(|(place, file)| (place.1.as_str(), *file))
     }
 
     /// The names in the data folder, files and folders.
     pub fn names(&self) -> Vec<String> {
         let files = self.files(ROOT).map(|(name, _)| name.to_owned());
-        files.chain(self.cached.folders.iter().cloned()).collect()
+        files.chain(self.cached.folders.keys().cloned()).collect()
     }
 
     /// All files that have a name, or may get one back.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::facts::{Counters, Fact, Seen, SLACK_US, State};
+use crate::facts::{Counters, Fact, SLACK_US, Safe, Seen, State};
 use crate::load::{Kind, Made, Verb, number_of};
 use crate::support::Reply;
 
@@ -23,6 +23,8 @@ pub struct Job {
     pub left: u32,
     /// It left while nothing had to be synced before.
     left_unsynced: bool,
+    /// It may have been removed.
+    doomed: bool,
     /// Commands that are not answered.
     open: u32,
     /// Changes with each command and each fact.
@@ -43,12 +45,20 @@ impl Job {
         self.facts.last().expect("there is a first").state
     }
 
-    fn push(&mut self, told: u64, hard: bool, state: State) {
+    /// `asked`: when what this tells was asked for, if its record is safe by now.
+    fn push(&mut self, told: u64, asked: Option<u64>, state: State) {
+        // What may have been removed may be removed yet: such a command may still be on its way.
+        self.doomed |= state == State::Any;
+        let state = if self.doomed && state != State::Gone {
+            State::Any
+        } else {
+            state
+        };
         self.serial += 1;
         self.last_event = told;
         self.facts.push(Fact {
             told,
-            hard: hard.then_some(told),
+            hard: asked.map(|asked| Safe { asked, told }),
             state,
         });
     }
@@ -61,9 +71,16 @@ struct Queue {
     doubt: bool,
     /// It may have been paused in this life.
     pauses: bool,
-    facts: Vec<(u64, Option<String>)>,
+    /// Its states, where they are known.
+    facts: Vec<(Safe, Option<String>)>,
     open: u32,
     serial: u64,
+}
+
+impl Queue {
+    fn push(&mut self, asked: u64, told: u64, state: Option<String>) {
+        self.facts.push((Safe { asked, told }, state));
+    }
 }
 
 /// A command that is under way.
@@ -111,10 +128,8 @@ type Checked = Result<(), String>;
 
 impl Ledger {
     pub fn new(names: Vec<String>) -> Self {
-        let queue = Queue {
-            facts: vec![(0, Some("none".into()))],
-            ..Queue::default()
-        };
+        let mut queue = Queue::default();
+        queue.push(0, 0, Some("none".into()));
         Self {
             jobs: BTreeMap::new(),
             queues: vec![queue; names.len()],
@@ -156,7 +171,10 @@ impl Ledger {
             Kind::Add(number) => {
                 let any = Fact {
                     told: moment,
-                    hard: Some(moment),
+                    hard: Some(Safe {
+                        asked: moment,
+                        told: moment,
+                    }),
                     state: State::Any,
                 };
                 let job = Job {
@@ -165,6 +183,7 @@ impl Ledger {
                     facts: vec![any],
                     left: 0,
                     left_unsynced: false,
+                    doomed: false,
                     open: 1,
                     serial: 0,
                     last_event: moment,
@@ -235,8 +254,8 @@ impl Ledger {
                 queue.open -= 1;
                 queue.serial += 1;
                 match reply {
-                    Reply::Simple(word) => queue.facts.push((moment, alone.then(|| word.clone()))),
-                    _ => queue.facts.push((moment, None)),
+                    Reply::Simple(word) => queue.push(open.sent, moment, alone.then(|| word.clone())),
+                    _ => queue.push(open.sent, moment, None),
                 }
                 self.harden(self.homes[*at], open.sent, moment);
             }
@@ -280,12 +299,14 @@ impl Ledger {
                     (false, _) => job.last(),
                 };
                 let queue = job.made.queue;
-                job.push(moment, true, state);
+                job.push(moment, Some(open.sent), state);
                 self.told += 1;
                 self.harden(self.homes[queue], open.sent, moment);
             }
-            Reply::Error(text) if text.starts_with("PAUSED") => job.push(moment, true, State::Gone),
-            Reply::Error(text) if text.starts_with("MISCONF") => job.push(moment, true, State::Any),
+            Reply::Error(text) if text.starts_with("PAUSED") => job.push(moment, Some(open.sent), State::Gone),
+            Reply::Error(text) if text.starts_with("MISCONF") => {
+                job.push(moment, Some(open.sent), State::Any);
+            }
             other => return Err(format!("ADDJOB got {other}")),
         }
         Ok(())
@@ -321,11 +342,14 @@ impl Ledger {
                 Some(0) if verb == Verb::Working || alone => continue,
                 Some(0) => State::There,
                 Some(_) if verb == Verb::Working && job.once() => continue,
-                Some(_) => after(verb, job, alone, open.sent_us, wall_us),
+                Some(_) => {
+                    let pauses = self.queues[job.made.queue].pauses;
+                    after(verb, job, alone, pauses, open.sent_us, wall_us)
+                }
             };
             let state = if state == State::There && job.last() == State::Any { State::Any } else { state };
-            let hard = state != State::There;
-            job.push(moment, hard, state);
+            let safe = (state != State::There).then_some(open.sent);
+            job.push(moment, safe, state);
         }
         if count.is_some_and(|count| count > 0) {
             self.told += 1;
@@ -345,7 +369,10 @@ impl Ledger {
             let Some(fact) = facts.get_mut(at) else { return false };
             let safe = of == shard && fact.told < sent;
             if safe && !faulty {
-                fact.hard = Some(moment);
+                fact.hard = Some(Safe {
+                    asked: sent,
+                    told: moment,
+                });
             }
             !safe
         });
@@ -382,7 +409,7 @@ impl Ledger {
                 return Err(format!("job {number} was handed out twice"));
             }
             if job.last() != State::Gone {
-                job.push(moment, true, State::Spent);
+                job.push(moment, Some(open.sent), State::Spent);
             }
             return Ok(());
         }
@@ -390,7 +417,8 @@ impl Ledger {
             return Ok(());
         }
         let alone = job.open == 0 && job.last_event < open.sent && open.sent_us > job.murky_until_us;
-        let known = job.last().by(open.sent_us, wall_us).counters();
+        let pauses = self.queues[job.made.queue].pauses;
+        let known = counters_by(job, pauses, open.sent_us, wall_us);
         let state = if alone {
             let counters = match parts {
                 [_, _, _, _, Reply::Integer(nacks), _, Reply::Integer(additional)] if counters => Some(Counters {
@@ -410,7 +438,7 @@ impl Ledger {
             State::There
         };
         // A lease's record is not waited for.
-        job.push(moment, false, state);
+        job.push(moment, None, state);
         let (queue, at) = (job.made.queue, job.facts.len() - 1);
         if !self.faulty {
             self.soft.push((self.homes[queue], number, at));
@@ -439,12 +467,16 @@ impl Ledger {
         for job in self.jobs.values_mut().filter(|job| job.last() != State::Gone) {
             let before = job.open == 0 && job.last_event < open.sent;
             let state = if told && before { State::Gone } else { State::Any };
-            job.push(moment, true, state);
+            job.push(moment, Some(open.sent), state);
         }
         for queue in &mut self.queues {
-            let before = queue.open == 0 && queue.facts.last().is_some_and(|(at, _)| *at < open.sent);
+            let before = queue.open == 0
+                && queue
+                    .facts
+                    .last()
+                    .is_some_and(|(safe, _)| safe.told < open.sent);
             let state = (told && before).then(|| "none".to_owned());
-            queue.facts.push((moment, state));
+            queue.push(open.sent, moment, state);
         }
     }
 
@@ -464,7 +496,7 @@ impl Ledger {
                     job.murky_until_us = wall_us + MURKY_US;
                     if job.last() != State::Gone {
                         let unknown = verb.removes() || job.last() == State::Any;
-                        job.push(moment, false, if unknown { State::Any } else { State::There });
+                        job.push(moment, None, if unknown { State::Any } else { State::There });
                     }
                 }
             }
@@ -478,7 +510,7 @@ impl Ledger {
                 let queue = &mut self.queues[*at];
                 queue.open -= 1;
                 queue.serial += 1;
-                queue.facts.push((moment, None));
+                queue.push(open.sent, moment, None);
             }
             Kind::Flush => self.flushed(open, false, moment),
             Kind::Config(..) | Kind::Rewrite | Kind::Shutdown => {}
@@ -492,7 +524,7 @@ impl Ledger {
             let last = job.last();
             let elsewhere = matches!(last.by(since_us, wall_us + MURKY_US), State::Active { .. });
             if !elsewhere && !matches!(last, State::Gone | State::Any | State::Spent) {
-                job.push(moment, false, State::There);
+                job.push(moment, None, State::There);
             }
             job.murky_until_us = wall_us + MURKY_US;
         }
@@ -512,7 +544,7 @@ impl Ledger {
                 if job.left > 1 {
                     return Err(format!("job {number} was handed out twice"));
                 }
-                job.push(moment, true, State::Spent);
+                job.push(moment, Some(moment), State::Spent);
             }
         }
         Ok(())
@@ -522,10 +554,10 @@ impl Ledger {
     pub fn nothing_is_kept(&mut self, moment: u64) {
         self.jobs
             .values_mut()
-            .for_each(|job| job.push(moment, true, State::Any));
+            .for_each(|job| job.push(moment, Some(moment), State::Any));
         self.queues
             .iter_mut()
-            .for_each(|queue| queue.facts.push((moment, None)));
+            .for_each(|queue| queue.push(moment, moment, None));
     }
 
     /// The node ended. At most once jobs that somebody might have been handed are in doubt.
@@ -534,7 +566,7 @@ impl Ledger {
             let queue = &self.queues[job.made.queue];
             let doubt = queue.doubt || self.faulty;
             if doubt && !matches!(job.last(), State::Gone | State::Any | State::Spent) {
-                job.push(moment, false, State::There);
+                job.push(moment, None, State::There);
             }
         }
     }
@@ -550,15 +582,20 @@ impl Ledger {
             }
         }
         let always = self.always_since;
-        let survives = |moment: u64, queue: usize| {
-            moment <= horizons[queue] || always.is_some_and(|since| moment >= since)
+        let survives = |safe: Safe, queue: usize| {
+            safe.told <= horizons[queue] || always.is_some_and(|since| safe.asked >= since)
         };
         for (number, job) in &mut self.jobs {
             let queue = job.made.queue;
-            let firm = |fact: &Fact| fact.hard.is_some_and(|hard| survives(hard, queue));
+            let firm = |fact: &Fact| fact.hard.is_some_and(|safe| survives(safe, queue));
             let first = job.facts.iter().rposition(firm).unwrap_or(0);
             let may = &job.facts[first..];
-            let told = || format!("job {number} ({:?}, {:?}): {may:?}", job.id, job.made.retry_s);
+            let told = || {
+                format!(
+                    "job {number} of {} ({:?}, RETRY {}), what is told at {} survives, and from {always:?} on: {may:?}",
+                    self.names[queue], job.id, job.made.retry_s, horizons[queue]
+                )
+            };
             let Some(there) = seen.get(number) else {
                 let dead = job.expires_us.is_none_or(|(least, _)| sight.read_us + SLACK_US >= least);
                 let may_be_gone = may.iter().any(|fact| matches!(fact.state, State::Gone | State::Any));
@@ -580,14 +617,14 @@ impl Ledger {
                 return Err(format!("it left already, and is to be had again: {there:?}, {}", told()));
             }
         }
-        for ((name, queue), (state, &horizon)) in
-            self.names.iter().zip(&self.queues).zip(sight.pauses.iter().zip(horizons))
-        {
-            let firm = |at: u64| at <= horizon || always.is_some_and(|since| at >= since);
-            let first = queue.facts.iter().rposition(|(at, _)| firm(*at)).unwrap_or(0);
-            let fits = |(_, known): &(u64, Option<String>)| known.as_ref().is_none_or(|known| known == state);
-            if !queue.facts[first..].iter().any(fits) {
-                return Err(format!("{name} is paused {state}: {:?}", &queue.facts[first..]));
+        for (at, (queue, state)) in self.queues.iter().zip(&sight.pauses).enumerate() {
+            let first = queue.facts.iter().rposition(|(safe, _)| survives(*safe, at));
+            let may = &queue.facts[first.unwrap_or(0)..];
+            if !may
+                .iter()
+                .any(|(_, known)| known.as_ref().is_none_or(|known| known == state))
+            {
+                return Err(format!("{} is paused {state}: {may:?}", self.names[at]));
             }
         }
         Ok(())
@@ -613,26 +650,27 @@ impl Ledger {
                 job.expires_us = Some((least_us, sight.read_us + seen.left_s * 1_000_000));
             }
             job.facts.clear();
-            job.push(moment, true, state);
+            job.doomed = false;
+            job.push(moment, Some(moment), state);
             (job.open, job.murky_until_us, job.left_unsynced) = (0, 0, false);
         }
         for (queue, state) in self.queues.iter_mut().zip(&sight.pauses) {
             *queue = Queue {
                 pauses: state != "none" && state != "out",
-                facts: vec![(moment, Some(state.clone()))],
                 serial: queue.serial + 1,
                 ..Queue::default()
             };
+            queue.push(moment, moment, Some(state.clone()));
         }
     }
 }
 
 /// The state of a job after a command that counted it.
-fn after(verb: Verb, job: &Job, alone: bool, sent_us: u64, wall_us: u64) -> State {
+fn after(verb: Verb, job: &Job, alone: bool, pauses: bool, sent_us: u64, wall_us: u64) -> State {
     if !alone {
         return State::There;
     }
-    let counters = job.last().by(sent_us, wall_us).counters();
+    let counters = counters_by(job, pauses, sent_us, wall_us);
     let retry_us = job.made.retry_s * 1_000_000;
     match verb {
         Verb::Nack => State::Queued(counters.map(|counters| Counters {
@@ -652,6 +690,12 @@ fn after(verb: Verb, job: &Job, alone: bool, sent_us: u64, wall_us: u64) -> Stat
             counters,
         },
     }
+}
+
+/// The counters of a job between these instants. A queue that `pauses` may keep it from entering.
+fn counters_by(job: &Job, pauses: bool, least_us: u64, most_us: u64) -> Option<Counters> {
+    let now = job.last().by(least_us, most_us);
+    now.counters().filter(|_| !pauses || now == job.last())
 }
 
 fn rebased(job: &Job, seen: &Seen) -> State {

@@ -31,6 +31,11 @@ use support::number_from_environment;
 /// Runs at scale 1.
 const RUNS: u64 = 60;
 
+/// Whether a run tells what happens: with `SHARDQ_TRACE=1`.
+fn traces() -> bool {
+    number_from_environment("SHARDQ_TRACE") == Some(1)
+}
+
 fn scale() -> u64 {
     number_from_environment("SHARDQ_TEST_SCALE").unwrap_or(1).max(1)
 }

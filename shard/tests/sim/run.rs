@@ -281,6 +281,15 @@ impl Run {
             Kind::Add(number) => self.load.made.get(number),
             _ => None,
         };
+        if crate::traces() {
+            let text = bytes.escape_ascii().to_string();
+            eprintln!(
+                "{} client {} sends {}",
+                world.moment,
+                actor.client,
+                text.chars().take(150).collect::<String>()
+            );
+        }
         let open = self.ledger.sent(kind, made, world.moment, world.wall_us());
         world.node.send(actor.client, &bytes);
         actor.under_way.push_back(open);
@@ -294,6 +303,14 @@ impl Run {
             while let Some(reply) = world.node.clients[client].next_reply() {
                 let open = self.actors[at].under_way.pop_front();
                 let open = open.ok_or_else(|| format!("client {client} got {reply} without asking"))?;
+                if crate::traces() {
+                    let text = reply.to_string();
+                    eprintln!(
+                        "{} client {client} reads {}",
+                        world.moment,
+                        text.chars().take(200).collect::<String>()
+                    );
+                }
                 self.ledger
                     .replied(open, &reply, world.moment, world.wall_us())?;
                 told = true;
@@ -339,7 +356,14 @@ impl Run {
         let sight = visitor.look(&self.load.queues)?;
         ledger
             .check(&sight, &horizons, powerless)
-            .map_err(|why| format!("{end:?} at {}: {why}", world.moment))?;
+            .map_err(|why| {
+                format!(
+                    "{end:?} at {}, {:?}: {why}\n{}",
+                    world.moment,
+                    copy.plan,
+                    copy.node.log.join("\n")
+                )
+            })?;
         self.count(if powerless { "probes of power loss" } else { "probes of kill" });
         if self.chance.percent(50) {
             ledger.rebase(&sight, copy.moment);

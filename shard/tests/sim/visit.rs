@@ -15,16 +15,24 @@ const PATIENCE_US: u64 = 60_000_000;
 pub struct Visitor<'a> {
     world: &'a mut World,
     client: usize,
+    /// When the last question was asked.
+    asked_us: u64,
 }
 
 impl<'a> Visitor<'a> {
     pub fn new(world: &'a mut World) -> Self {
         let client = world.node.connect();
         world.stepped(0);
-        Self { world, client }
+        let asked_us = world.wall_us();
+        Self {
+            world,
+            client,
+            asked_us,
+        }
     }
 
     fn send<T: AsRef<[u8]>>(&mut self, words: &[T]) {
+        self.asked_us = self.world.wall_us();
         self.world.node.send(self.client, &request(words));
     }
 
@@ -47,6 +55,9 @@ impl<'a> Visitor<'a> {
 
     /// All jobs and the states of these queues.
     pub fn look(&mut self, queues: &[String]) -> Result<Sight, String> {
+        // What fell due while the node was down is due at once.
+        let end_us = self.world.now_us() + 2_000;
+        while self.world.event(end_us) {}
         let sent_us = self.world.wall_us();
         let found = self.ask(&["JSCAN", "0", "BUSYLOOP"])?;
         let ids: Vec<String> = found
@@ -116,7 +127,7 @@ impl<'a> Visitor<'a> {
     }
 
     fn take(&mut self, jobs: &[Reply], out: &mut BTreeMap<u64, Out>) -> Result<(), String> {
-        let at_us = self.world.wall_us();
+        let (at_us, asked_us) = (self.world.wall_us(), self.asked_us);
         let mut words = vec!["FASTACK".to_owned()];
         for job in jobs {
             let [_, id, Reply::Bulk(body), _, nacks, _, additional] = job.elements() else {
@@ -125,6 +136,7 @@ impl<'a> Visitor<'a> {
             let number = number_of(body).ok_or_else(|| format!("a body that nobody sent: {job}"))?;
             let taken = Out {
                 at_us,
+                asked_us,
                 order: out.len(),
                 body: body.clone(),
                 counters: (integer(nacks), integer(additional)),
@@ -143,6 +155,7 @@ impl<'a> Visitor<'a> {
 
 struct Out {
     at_us: u64,
+    asked_us: u64,
     order: usize,
     body: Vec<u8>,
     counters: (u64, u64),
@@ -190,7 +203,7 @@ fn check_one(
         return Err(format!("{seen:?} did not come out at once"));
     }
     if let Some((least, most)) = seen.enters_us().filter(|_| !job.once())
-        && !(least..=most + 3 * SLACK_US).contains(&(out.at_us + SLACK_US))
+        && !(least..=most.max(out.asked_us) + 3 * SLACK_US).contains(&(out.at_us + SLACK_US))
         // A job held back enters when its queue is opened.
         && seen.requeue_ms != Some(0)
     {

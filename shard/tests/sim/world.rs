@@ -229,6 +229,15 @@ impl World {
             ..
         } = self.in_flight.remove(at);
         let result = self.disk.end(&mut self.chance, self.moment, &task, begun);
+        if crate::traces() {
+            let text = format!("{task:?}");
+            eprintln!(
+                "{} shard {shard} #{id} {} -> {}",
+                self.moment,
+                text.chars().take(140).collect::<String>(),
+                format!("{result:?}").chars().take(30).collect::<String>()
+            );
+        }
         if !told {
             self.node.disk_done(shard, id, result);
             self.stepped(shard);
@@ -242,7 +251,8 @@ impl World {
     }
 
     fn looked_after(&mut self, shard: ShardNo) {
-        if self.moment.is_multiple_of(CHECK_EVERY) {
+        // Not in the middle of a log that is read.
+        if self.serves() && self.moment.is_multiple_of(CHECK_EVERY) {
             self.node.shards[usize::from(shard)].check();
         }
         for line in &self.node.log[self.seen_log..] {
@@ -250,6 +260,11 @@ impl World {
                 "the log is on" => self.is_on = true,
                 line if line.starts_with("the log is off") => self.is_on = false,
                 _ => {}
+            }
+        }
+        if crate::traces() {
+            for line in &self.node.log[self.seen_log..] {
+                eprintln!("{} log: {line}", self.moment);
             }
         }
         self.seen_log = self.node.log.len();
