@@ -64,6 +64,19 @@ impl Job {
     }
 }
 
+impl Job {
+    /// Something may have happened to it before it was removed, as somebody learns only now.
+    fn push_before_end(&mut self, told: u64) {
+        let end = self.facts.pop().expect("its end is known");
+        self.facts.push(Fact {
+            told,
+            hard: None,
+            state: State::There,
+        });
+        self.facts.push(end);
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 struct Queue {
     gets_open: u32,
@@ -410,10 +423,11 @@ impl Ledger {
             }
             if job.last() != State::Gone {
                 job.push(moment, Some(open.sent), State::Spent);
+                return Ok(());
             }
-            return Ok(());
         }
         if job.last() == State::Gone {
+            job.push_before_end(moment);
             return Ok(());
         }
         let alone = job.open == 0 && job.last_event < open.sent && open.sent_us > job.murky_until_us;
@@ -523,7 +537,9 @@ impl Ledger {
         for job in self.jobs.values_mut().filter(|job| queues.contains(&job.made.queue)) {
             let last = job.last();
             let elsewhere = matches!(last.by(since_us, wall_us + MURKY_US), State::Active { .. });
-            if !elsewhere && !matches!(last, State::Gone | State::Any | State::Spent) {
+            if last == State::Gone {
+                job.push_before_end(moment);
+            } else if !elsewhere && !matches!(last, State::Any | State::Spent) {
                 job.push(moment, None, State::There);
             }
             job.murky_until_us = wall_us + MURKY_US;
@@ -631,20 +647,21 @@ impl Ledger {
     }
 
     /// From now on what there is now is what is known.
-    pub fn rebase(&mut self, sight: &Sight, moment: u64) {
+    pub fn rebase(&mut self, sight: &Sight, moment: u64, powerless: bool) {
         let seen: BTreeMap<u64, &Seen> = sight
             .jobs
             .iter()
             .filter_map(|seen| Some((number_of(&seen.body)?, seen)))
             .collect();
         for (number, job) in &mut self.jobs {
+            if powerless && job.left_unsynced {
+                // That it left may be forgotten.
+                job.left = 0;
+            }
             let state = match seen.get(number) {
                 None => State::Gone,
                 Some(seen) => rebased(job, seen),
             };
-            if job.once() && matches!(state, State::Queued(_)) {
-                job.left = 0;
-            }
             if let Some(seen) = seen.get(number).filter(|_| job.expires_us.is_none()) {
                 let least_us = sight.sent_us + seen.left_s.saturating_sub(1) * 1_000_000;
                 job.expires_us = Some((least_us, sight.read_us + seen.left_s * 1_000_000));

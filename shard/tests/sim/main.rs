@@ -29,7 +29,7 @@ use run::{Run, Tally};
 use support::number_from_environment;
 
 /// Runs at scale 1.
-const RUNS: u64 = 60;
+const RUNS: u64 = 200;
 
 /// Whether a run tells what happens: with `SHARDQ_TRACE=1`.
 fn traces() -> bool {

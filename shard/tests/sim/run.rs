@@ -206,7 +206,7 @@ impl Run {
         let sight = Visitor::new(world).look(&self.load.queues)?;
         self.ledger.check(&sight, &self.horizons, self.powerless)?;
         self.moment = world.moment;
-        self.ledger.rebase(&sight, self.moment);
+        self.ledger.rebase(&sight, self.moment, self.powerless);
         self.horizons.fill(u64::MAX);
         self.powerless = false;
         self.count("starts");
@@ -366,7 +366,7 @@ impl Run {
             })?;
         self.count(if powerless { "probes of power loss" } else { "probes of kill" });
         if self.chance.percent(50) {
-            ledger.rebase(&sight, copy.moment);
+            ledger.rebase(&sight, copy.moment, powerless);
             Visitor::new(&mut copy).drain(&sight, &ledger, &self.load.queues)?;
             self.count("drains");
         }
