@@ -2,9 +2,9 @@
 
 #![expect(clippy::disallowed_types, reason = "proptest's macro names Arc")]
 
-#[path = "support/chance.rs"]
-#[allow(dead_code, reason = "other tests need more of it")]
-mod chance;
+#[path = "support/mod.rs"]
+mod support;
+
 #[path = "log_simulation/disk.rs"]
 #[allow(dead_code, reason = "the simulation needs more of it")]
 mod disk;
@@ -12,7 +12,6 @@ mod disk;
 #[allow(dead_code, reason = "the simulation needs more of it")]
 mod state;
 
-use chance::Chance;
 use disk::{Disk, Plant};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -23,6 +22,7 @@ use shard::log::{
     WriterOptions, Wrong,
 };
 use state::State;
+use support::Chance;
 
 const OPTIONS: RecoveryOptions = RecoveryOptions {
     shard: 0,

@@ -92,15 +92,28 @@ struct Fresh {
 /// How far the snapshots of a new log have come: keys of jobs, then of queues.
 #[derive(Clone, Copy, Debug)]
 struct Populating {
+    /// A first try failed: what stands in the log of it is to count for nothing.
+    again: bool,
     jobs: u32,
     queues: u32,
+}
+
+impl Populating {
+    fn from_the_start(again: bool) -> Self {
+        Self {
+            again,
+            jobs: 0,
+            queues: 0,
+        }
+    }
 }
 
 /// The home's side of its log.
 #[derive(Debug, Default)]
 pub struct Journal {
     log: Option<Log>,
-    /// Whether answers wait: not before the log's generation counts.
+    /// Whether answers wait. In a log that is filled while clients are served they do from its last snapshot on: what was told
+    /// before that is durable when the generation begins to count.
     gates: bool,
     now: Now,
     need: Option<Need>,
@@ -342,7 +355,7 @@ impl Home {
         }
     }
 
-    /// The only way out for the answer to a request that was told to wait, or to a claim. It waits for what the log says.
+    /// The way out for the answer to a request that was told to wait, or to a claim. It waits for what the log says.
     pub(super) fn end(&mut self, ticket: Ticket, answer: Answer) {
         assert!(!matches!(answer, Answer::Waiting), "an end is the end");
         match self.journal.take_need() {
@@ -353,15 +366,20 @@ impl Home {
         }
     }
 
+    /// An end that tells of nothing that was written, perhaps while the answer to another request is made: what that waits for stays.
+    pub(super) fn end_beside(&mut self, ticket: Ticket, answer: Answer) {
+        self.ends.push(Held::Answer(ticket, answer));
+    }
+
     /// Writes from now on to this log. What it holds already is what there is, or (`populate`) it is to be filled with that.
     pub fn begin_log(&mut self, log: Log, populate: bool) {
         self.journal.log = Some(log);
         self.journal.gates = false;
         self.journal.populated = None;
-        self.journal.populating = populate.then_some(Populating { jobs: 0, queues: 0 });
+        self.journal.populating = populate.then(|| Populating::from_the_start(false));
     }
 
-    /// The log's generation counts: from now on answers wait for it.
+    /// The log's generation counts: from now on, at the latest, answers wait for it.
     pub fn log_counts(&mut self) {
         self.journal.gates = true;
     }
@@ -439,6 +457,7 @@ impl Home {
             self.write_unwritten(now.mono());
             self.populate(now);
         }
+        let compacts = self.compacts();
         let Self {
             journal,
             stock,
@@ -447,7 +466,7 @@ impl Home {
         } = self;
         let (shards, hasher) = (options.shards, &self.hasher);
         let log = journal.log.as_mut().expect("there is a log");
-        if journal.populating.is_none() && !journal.stopped {
+        if compacts {
             log.compact(
                 now,
                 &mut Lives {
@@ -467,24 +486,28 @@ impl Home {
     /// When the log is to be looked after although nothing happened.
     pub fn log_deadline(&self) -> Option<Mono> {
         let log = self.journal.log.as_ref()?;
-        let busy = self.journal.populating.is_some() && log.pending_bytes() <= PENDING_BYTES;
-        let unwritten = !self.journal.unwritten.is_empty() && log.refuses_raw(false, 0).is_none();
+        let busy = self.journal.populating.is_some() && can_populate(log);
+        let unwritten = !self.journal.unwritten.is_empty()
+            && !self.journal.stopped
+            && log.refuses_raw(false, 0).is_none();
         if busy || unwritten {
             return Some(Mono::default());
         }
-        log.next_deadline()
+        if self.compacts() {
+            log.next_deadline()
+        } else {
+            log.next_deadline_of_writing()
+        }
+    }
+
+    /// Not while the log is filled, nor behind its last mark.
+    fn compacts(&self) -> bool {
+        self.journal.populating.is_none() && !self.journal.stopped
     }
 
     /// FLUSHALL, in the log, before anything is flushed; the change is reported when that is safe. `false`: the log refuses it.
     pub fn log_flush(&mut self, now: Now, number: u64) -> bool {
         self.journal.begin(now);
-        if self.journal.populating.is_some() {
-            // What is there from now on writes its own entries.
-            self.journal.populating = Some(Populating {
-                jobs: u32::MAX,
-                queues: u32::MAX,
-            });
-        }
         let position = match &mut self.journal.log {
             Some(log) => match log.append(&Entry::Flushed) {
                 Ok(position) => Some(position),
@@ -496,6 +519,14 @@ impl Home {
             },
             None => None,
         };
+        if let Some(populating) = &mut self.journal.populating {
+            // What is there from now on writes its own entries.
+            *populating = Populating {
+                again: false,
+                jobs: u32::MAX,
+                queues: u32::MAX,
+            };
+        }
         let change = Held::Change(number, Ok(()));
         match position.filter(|_| self.journal.gates).map(Need::of) {
             Some(need) if !self.journal.is_met(need) => self.journal.wait(need, change),
@@ -525,7 +556,7 @@ impl Home {
     fn log_failed(&mut self, now: Now, from: Position, to: Position, reason: &str) {
         let failed = |position: Position| from <= position && position <= to;
         if self.journal.populating.is_some() || self.journal.populated.is_some_and(failed) {
-            self.journal.populating = Some(Populating { jobs: 0, queues: 0 });
+            self.journal.populating = Some(Populating::from_the_start(true));
             self.journal.populated = None;
         }
         if !self.journal.gates {
@@ -631,9 +662,13 @@ impl Home {
         };
         let Self { journal, stock, .. } = self;
         let log = journal.log.as_mut().expect("a log is populated");
-        if !log.started() || log.pending_bytes() > PENDING_BYTES || log.refuses_raw(false, 0).is_some() {
+        if !can_populate(log) {
             return;
         }
+        if at.again && log.append(&Entry::Flushed).is_err() {
+            return;
+        }
+        at.again = false;
         let step = UPKEEP_STEP as u32;
         if at.jobs < stock.jobs.0.high_water() {
             for (_, job) in stock.jobs.0.iter_from(at.jobs, step) {
@@ -657,10 +692,19 @@ impl Home {
             log.request_sync();
             journal.populated = Some(log.appended());
             journal.populating = None;
+            // Jobs added before were told of: they are not undone when a record fails.
+            if !std::mem::replace(&mut journal.gates, true) {
+                journal.fresh.clear();
+            }
             return;
         }
         journal.populating = Some(at);
     }
+}
+
+/// Whether a log takes snapshots now.
+fn can_populate(log: &Log) -> bool {
+    log.started() && log.pending_bytes() <= PENDING_BYTES && log.refuses_raw(false, 0).is_none()
 }
 
 /// The home as compaction sees it.

@@ -258,7 +258,7 @@ impl Home {
         if waiter.phase == waiter::Phase::Waiting {
             let ticket = waiter.ticket;
             self.drop_waiter(key);
-            self.end(ticket, Answer::Nothing);
+            self.end_beside(ticket, Answer::Nothing);
         }
     }
 

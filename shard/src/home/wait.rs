@@ -151,7 +151,7 @@ impl Home {
     pub(super) fn end_with_nothing(&mut self, key: u32) {
         let ticket = self.waiters[key].ticket;
         self.forget(key);
-        self.end(ticket, Answer::Nothing);
+        self.end_beside(ticket, Answer::Nothing);
     }
 
     /// Puts a waiter's seats at their place in the order, when there is something to wait for.

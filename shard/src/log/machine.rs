@@ -179,6 +179,11 @@ impl Log {
             .min()
     }
 
+    /// The same for a log that is not compacted at present.
+    pub fn next_deadline_of_writing(&self) -> Option<Mono> {
+        self.writer.next_deadline()
+    }
+
     /// What is to be done now.
     pub fn take_io(&mut self, now: Now, ios: &mut Vec<Io>) {
         self.writer.take_io(now.mono(), ios);

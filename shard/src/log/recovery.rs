@@ -670,13 +670,11 @@ impl Recovery {
     }
 
     fn conclude(self, cut: Option<Finding>) -> Recovered {
-        let lowest = self.meta.map_or(0, |meta| meta.lowest_segment);
         let verdict = self.verdict(cut.is_some());
         let mut old = Vec::new();
+        // Also one that was to be unlinked: what lives again since the end of it failed to be written has its only record there.
         for (file, seen) in self.files.iter().zip(&self.seen) {
-            let (Some(base), true) = (seen.base, file.number >= lowest) else {
-                continue;
-            };
+            let Some(base) = seen.base else { continue };
             let end = base + (seen.end_offset - FIRST_RECORD);
             old.push(Segment::old(file.number, seen.random, seen.end_offset, base, end));
         }
@@ -684,7 +682,7 @@ impl Recovery {
             meta: self.meta.unwrap_or_default(),
             last_ctime: self.last_ctime,
             cut: cut.map(|cut| self.describe(cut)),
-            repairs: self.repairs(cut, lowest),
+            repairs: self.repairs(cut),
             verdict,
             records: self.records,
             place: self.place.unwrap_or(0),
@@ -720,7 +718,7 @@ impl Recovery {
     }
 
     /// Bytes go aside before they are cut; all is synced before anything is unlinked.
-    fn repairs(&self, cut: Option<Finding>, lowest: u64) -> Vec<RepairStep> {
+    fn repairs(&self, cut: Option<Finding>) -> Vec<RepairStep> {
         let shard = self.options.shard;
         let mut steps = Vec::new();
         if let Some(cut) = cut {
@@ -751,7 +749,7 @@ impl Recovery {
             }
             steps.push(RepairStep::Sync { segment });
         }
-        let gone = (0..self.files.len()).filter(|&at| !self.seen[at].used || self.files[at].number < lowest);
+        let gone = (0..self.files.len()).filter(|&at| !self.seen[at].used);
         let before = steps.len();
         steps.extend(gone.map(|at| RepairStep::Unlink {
             segment: self.files[at].number,

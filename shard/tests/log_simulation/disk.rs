@@ -1,12 +1,12 @@
 //! A disk that does what disks do: sectors reach it in any order or not at all until a sync, an unlink becomes durable late, it fills
 //! up, it is slow, it fails half way. It can also be told to lie, to prove that the simulation sees it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use shard::log::{Action, Done, FileName, IoError, RepairStep};
 
-use crate::chance::Chance;
+use crate::support::{Chance, File};
 
 const SECTOR: usize = 512;
 const SHARD: u16 = 0;
@@ -36,44 +36,6 @@ pub struct Faults {
     pub read: u64,
     /// Bytes that all files may take.
     pub capacity: Option<u64>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct File {
-    synced: Vec<u8>,
-    cached: Vec<u8>,
-    dirty: BTreeSet<usize>,
-}
-
-impl File {
-    fn write(&mut self, offset: usize, bytes: &[u8]) {
-        let end = offset + bytes.len();
-        assert!(end <= self.cached.len(), "writes stay inside what was allocated");
-        self.cached[offset..end].copy_from_slice(bytes);
-        self.dirty.extend(offset / SECTOR..end.div_ceil(SECTOR));
-    }
-
-    fn sync(&mut self) {
-        self.synced.clone_from(&self.cached);
-        self.dirty.clear();
-    }
-
-    fn lose_power(&mut self, chance: &mut Chance) {
-        let kept_percent = *chance.pick(&[0, 30, 70, 100]);
-        for sector in std::mem::take(&mut self.dirty) {
-            let start = sector * SECTOR;
-            let whole = SECTOR.min(self.cached.len() - start);
-            if chance.percent(kept_percent) {
-                let kept = if chance.percent(10) {
-                    chance.below(whole)
-                } else {
-                    whole
-                };
-                self.synced[start..start + kept].copy_from_slice(&self.cached[start..start + kept]);
-            }
-        }
-        self.cached.clone_from(&self.synced);
-    }
 }
 
 /// The disk of one shard.
@@ -189,12 +151,7 @@ impl Disk {
         }
         let mut content = vec![0; bytes as usize];
         content[..header.len()].copy_from_slice(header);
-        let file = File {
-            synced: content.clone(),
-            cached: content,
-            dirty: BTreeSet::new(),
-        };
-        self.files.insert(name(segment), file);
+        self.files.insert(name(segment), File::holding(content));
         self.unlinked.clear();
         Ok(Done::Done)
     }
@@ -294,16 +251,9 @@ impl Disk {
                 .cloned()
                 .collect();
             let file = self.files.get_mut(chance.pick(&names)).expect("picked of these");
-            // Mostly where something stands.
-            let used = file.cached.iter().rposition(|&byte| byte != 0).unwrap_or(0) + 1;
-            let limit = if chance.percent(90) {
-                used
-            } else {
-                file.cached.len()
-            };
-            let (at, bit) = (chance.below(limit), 1 << chance.below(8));
-            file.cached[at] ^= bit;
-            file.synced[at] ^= bit;
+            if let Some(at) = file.place_to_flip(chance) {
+                file.flip(at, 1 << chance.below(8));
+            }
         }
     }
 
@@ -311,12 +261,7 @@ impl Disk {
         match step {
             RepairStep::KeepAside { segment, offset, to } => {
                 let tail = self.file(*segment).cached[*offset as usize..].to_vec();
-                let file = File {
-                    synced: tail.clone(),
-                    cached: tail,
-                    dirty: BTreeSet::new(),
-                };
-                self.files.insert(to.clone(), file);
+                self.files.insert(to.clone(), File::holding(tail));
             }
             RepairStep::RenameAside { segment, to } => {
                 let file = self
@@ -327,10 +272,7 @@ impl Disk {
             }
             RepairStep::SyncFolder => self.unlinked.clear(),
             RepairStep::Truncate { segment, bytes } => {
-                let file = self.file(*segment);
-                file.cached.truncate(*bytes as usize);
-                file.synced.truncate(*bytes as usize);
-                file.dirty.retain(|sector| sector * SECTOR < *bytes as usize);
+                self.file(*segment).truncate(*bytes as usize);
             }
             RepairStep::Sync { segment } => self.file(*segment).sync(),
             RepairStep::Unlink { segment } => {

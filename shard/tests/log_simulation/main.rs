@@ -4,13 +4,12 @@
 //! `always` what `safe` had reached, in every mode what `durable` had reached, and when only the process died all that `safe` had reached. Bits that
 //! flip may stop a start or be cut by name, never more. `SHARDQ_SEED` repeats one run; `SHARDQ_TEST_SCALE` makes more of them.
 
-#[path = "../support/chance.rs"]
-#[allow(dead_code, reason = "other tests need more of it")]
-mod chance;
+#[path = "../support/mod.rs"]
+mod support;
+
 mod disk;
 mod state;
 
-use chance::Chance;
 use disk::{Disk, Faults, Plant};
 use shard::clock::Now;
 use shard::id::JobId;
@@ -19,6 +18,7 @@ use shard::log::{
     RecoveryError, RecoveryOptions, RepairStep, Replay, Thresholds, Want, WriterOptions,
 };
 use state::State;
+use support::{Chance, number_from_environment};
 
 const SEGMENT_BYTES: u64 = 16 << 10;
 const RESERVE: usize = 2;
@@ -498,14 +498,6 @@ fn random_faults(chance: &mut Chance) -> Faults {
         read: *chance.pick(&[0, 0, 5]),
         capacity: (*chance.pick(&[None, Some(8), Some(12)])).map(|segments| segments * SEGMENT_BYTES),
     }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "tests take their size and seed from the environment"
-)]
-fn number_from_environment(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
 }
 
 /// Runs so many seeds; the first that fails, and how.

@@ -9,7 +9,7 @@ use shard::log::{
 };
 use shard::wire::Blob;
 
-use crate::chance::Chance;
+use crate::support::Chance;
 
 /// Everything that lives.
 #[derive(Clone, Debug, Default, PartialEq)]

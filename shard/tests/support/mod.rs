@@ -13,12 +13,14 @@
 
 mod chance;
 mod client;
+mod file;
 mod node;
 mod reply;
 
 pub use chance::Chance;
 pub use client::{Client, request};
-pub use node::{Blind, Happening, Node, Watch};
+pub use file::{File, Syncing};
+pub use node::{Blind, Happening, Node, Start, Watch};
 pub use reply::Reply;
 
 use shard::slot::Slot;

@@ -6,6 +6,7 @@ use shard::clock::Now;
 use shard::error::CommandError;
 use shard::id::NodeId;
 use shard::input::{ConnectionId, Effect, Input, Peer, Question, Told};
+use shard::log::{DiskTask, Done, IoError, LogBoot};
 use shard::message::{Message, SessionId, Ticket};
 use shard::settings::Settings;
 use shard::shard::{NodeFacts, Shard, ShardOptions};
@@ -49,6 +50,17 @@ struct Lane {
     delay_us: u64,
 }
 
+/// What a node is started with.
+pub struct Start<'a> {
+    pub shards: u16,
+    /// Chance for job IDs and hash maps; another one for each life.
+    pub seed: u64,
+    pub settings: &'a Settings,
+    pub now: Now,
+    /// What the data folder holds.
+    pub log: LogBoot,
+}
+
 /// A node.
 pub struct Node<W: Watch> {
     pub shards: Vec<Shard>,
@@ -61,6 +73,10 @@ pub struct Node<W: Watch> {
     pub log: Vec<String>,
     /// Shards that said they are done.
     pub stopped: Vec<ShardNo>,
+    /// What is to be done with files, for whoever plays the disk.
+    pub tasks: Vec<(ShardNo, u64, DiskTask)>,
+    /// Why the process ended itself.
+    pub died: Option<String>,
     /// Output that the server takes at a time.
     pub take_bytes: usize,
     lanes: Vec<Vec<Lane>>,
@@ -70,12 +86,30 @@ pub struct Node<W: Watch> {
 }
 
 impl<W: Watch> Node<W> {
+    /// A node without a log.
     pub fn new(shards: u16, seed: u64, settings: &Settings, watch: W) -> Self {
-        // Not zero, so that nothing mistakes an origin for an instant.
-        let now = Now {
-            mono_us: 5_000_000,
-            wall_us: 1_700_000_000_000_000,
+        let start = Start {
+            shards,
+            seed,
+            settings,
+            // Not zero, so that nothing mistakes an origin for an instant.
+            now: Now {
+                mono_us: 5_000_000,
+                wall_us: 1_700_000_000_000_000,
+            },
+            log: LogBoot::nothing(),
         };
+        Self::start(start, watch)
+    }
+
+    pub fn start(start: Start<'_>, watch: W) -> Self {
+        let Start {
+            shards,
+            seed,
+            settings,
+            now,
+            log,
+        } = start;
         let make = |shard| {
             let mut chance = [0; 32];
             chance[..8].copy_from_slice(&seed.to_le_bytes());
@@ -88,7 +122,7 @@ impl<W: Watch> Node<W> {
                 node,
                 seed: chance,
                 hash_seed: seed,
-                log: shard::log::LogBoot::nothing(),
+                log: log.clone(),
                 facts,
             };
             Shard::new(options, settings.clone(), now)
@@ -104,6 +138,8 @@ impl<W: Watch> Node<W> {
             checks: true,
             log: Vec::new(),
             stopped: Vec::new(),
+            tasks: Vec::new(),
+            died: None,
             take_bytes: usize::MAX,
             lanes,
             of_session: BTreeMap::new(),
@@ -198,8 +234,8 @@ impl<W: Watch> Node<W> {
             Effect::StopListening => self.log.push("stop listening".to_owned()),
             Effect::Stopped => self.stopped.push(shard),
             Effect::Crash => panic!("nobody asked for a crash"),
-            Effect::Disk { task, .. } => panic!("no log was asked for: {task:?}"),
-            Effect::Die { why } => panic!("{why}"),
+            Effect::Disk { id, task } => self.tasks.push((shard, id, task)),
+            Effect::Die { why } => self.died = self.died.take().or(Some(why)),
         }
     }
 
@@ -321,6 +357,11 @@ impl<W: Watch> Node<W> {
         self.step(0, &Happening::Outside, Input::Stop);
     }
 
+    /// A task of the disk has ended.
+    pub fn disk_done(&mut self, shard: ShardNo, id: u64, result: Result<Done, IoError>) {
+        self.step(shard, &Happening::Outside, Input::Disk { id, result });
+    }
+
     /// From now on what this shard sends to that one takes so long.
     pub fn delay_mesh(&mut self, from: ShardNo, to: ShardNo, delay_us: u64) {
         self.lanes[usize::from(from)][usize::from(to)].delay_us = delay_us;
@@ -417,6 +458,7 @@ impl<W: Watch> Node<W> {
                 done |= due;
             }
             if !done {
+                assert!(self.died.is_none(), "the node died: {:?}", self.died);
                 return;
             }
         }

@@ -1,0 +1,68 @@
+//! The simulator of a node and its disk: random work of several clients, an end at a random moment, another start, and a
+//! comparison with what the clients were told. Everything follows from a seed.
+//!
+//! ```text
+//! seed -> lives: start (sometimes disturbed) -> visit: what is there is what was told -> work -> kill, power loss, stop -> start ...
+//!                                                                             \-> probes: the same with a copy of the disk, at any moment
+//! ```
+//!
+//! Reading order: `folders`, `disk` (what disks do) - `world` (the node in virtual time) - `load` (what clients do) - `facts`,
+//! `ledger` (what they know) - `visit` (what is there, and how it comes out) - `run`. `SHARDQ_SEED` repeats one run,
+//! `SHARDQ_TEST_SCALE` makes more of them.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod disk;
+mod facts;
+mod folders;
+mod ledger;
+mod load;
+mod run;
+mod visit;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use disk::Plant;
+use run::{Run, Tally};
+use support::number_from_environment;
+
+/// Runs at scale 1.
+const RUNS: u64 = 200;
+
+/// Whether a run tells what happens: with `SHARDQ_TRACE=1`.
+fn traces() -> bool {
+    number_from_environment("SHARDQ_TRACE") == Some(1)
+}
+
+fn scale() -> u64 {
+    number_from_environment("SHARDQ_TEST_SCALE").unwrap_or(1).max(1)
+}
+
+/// Runs so many seeds; the first that fails, and how.
+fn runs(count: u64, plant: Plant, flips: bool, tally: &mut Tally) -> Option<(u64, String)> {
+    let only = number_from_environment("SHARDQ_SEED");
+    let seeds = only.map_or(0..count, |seed| seed..seed + 1);
+    for seed in seeds {
+        let mut run = Run::new(seed);
+        let ended = catch_unwind(AssertUnwindSafe(|| run.run(plant, flips)));
+        for (what, count) in run.tally {
+            *tally.entry(what).or_default() += count;
+        }
+        match ended {
+            Ok(Ok(())) => {}
+            Ok(Err(why)) => return Some((seed, why)),
+            Err(_) => return Some((seed, "it panicked".into())),
+        }
+    }
+    None
+}
+
+#[test]
+fn what_clients_were_told_survives() {
+    let mut tally = Tally::new();
+    let failed = runs(RUNS * scale(), Plant::None, false, &mut tally);
+    println!("{tally:?}");
+    assert_eq!(failed, None, "SHARDQ_SEED repeats it");
+}
