@@ -149,6 +149,12 @@ impl Journal {
         self.now = now;
     }
 
+    /// Whether there is a log to be told.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.log.is_some()
+    }
+
     pub fn added(&mut self, job: &Job, key: u32, queue: &Blob) {
         let Some(log) = self.log.as_mut().filter(|_| !self.stopped) else {
             return;
@@ -170,8 +176,15 @@ impl Journal {
     }
 
     /// A job is handed out: its record has its new state.
+    #[inline]
     pub fn handed_out(&mut self, job: &Job) {
-        let Some(log) = &mut self.log else { return };
+        if self.is_on() {
+            self.log_handed_out(job);
+        }
+    }
+
+    fn log_handed_out(&mut self, job: &Job) {
+        let log = self.log.as_mut().expect("looked at by the caller");
         let appended = log.append(&Entry::State(change(job, self.now)));
         if job.at_most_once() {
             let position = appended.expect("a RETRY 0 job is handed out only when the log takes it");
@@ -197,7 +210,11 @@ impl Journal {
         }
     }
 
+    #[inline]
     pub fn acknowledged(&mut self, id: JobId) {
+        if !self.is_on() {
+            return;
+        }
         let holders = Vec::new();
         self.freed(&Entry::Acked(AckedImage { id, holders }));
     }
@@ -223,8 +240,13 @@ impl Journal {
     }
 
     /// Why a request cannot be served at present; nothing was changed.
+    #[inline]
     pub fn refuses(&self, request: &Request) -> Option<CommandError> {
         self.log.as_ref()?;
+        self.log_refuses(request)
+    }
+
+    fn log_refuses(&self, request: &Request) -> Option<CommandError> {
         match request {
             Request::Add(add) => self.refuses_add(add),
             Request::Ids { verb, .. } => match verb {
@@ -340,11 +362,10 @@ impl Journal {
 
 impl Home {
     /// Keeps an answer back until the log has reached what it tells of.
+    #[inline]
     pub(super) fn hold(&mut self, ticket: Ticket, answer: Answer) -> Answer {
         match self.journal.take_need() {
-            None => answer,
-            Some(need) if self.journal.is_met(need) => answer,
-            Some(need) => {
+            Some(need) if !self.journal.is_met(need) => {
                 assert!(
                     !matches!(answer, Answer::Waiting),
                     "who waits has changed nothing"
@@ -352,6 +373,7 @@ impl Home {
                 self.journal.wait(need, Held::Answer(ticket, answer));
                 Answer::Waiting
             }
+            _ => answer,
         }
     }
 

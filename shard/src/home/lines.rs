@@ -60,10 +60,6 @@ impl Line {
 }
 
 impl Lines {
-    pub fn is_empty(&self) -> bool {
-        self.of.is_empty()
-    }
-
     pub fn any_is_ready(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -109,20 +105,28 @@ impl Lines {
         }
     }
 
-    /// Puts a request in its session's line, when there is one that it has to stand in; else gives it back.
-    fn stand(&mut self, ticket: Ticket, request: Request) -> Result<u64, Request> {
-        let Some(line) = self.of.get_mut(&who(ticket)) else {
-            return Err(request);
-        };
-        if line.lets_pass(&request) {
-            return Err(request);
+    /// Whether a request has to stand in its session's line.
+    #[inline]
+    pub fn holds_back(&self, ticket: Ticket, request: &Request) -> bool {
+        if self.of.is_empty() {
+            return false;
         }
+        let line = self.of.get(&who(ticket));
+        line.is_some_and(|line| !line.lets_pass(request))
+    }
+
+    /// Puts a request in its session's line; the memory that it is charged with.
+    fn stand(&mut self, ticket: Ticket, request: Request) -> u64 {
+        let line = self
+            .of
+            .get_mut(&who(ticket))
+            .expect("a line that holds back is there");
         assert!(!is_of_barrier(&request), "a barrier waits for all before it");
         let bytes = bytes_of(&request);
         line.behind.push_back((ticket.request, Box::new(request)));
         self.behind += 1;
         self.bytes += bytes;
-        Ok(bytes)
+        bytes
     }
 
     /// The request whose turn it is, and its bytes. Its line is not ready until `turn_is_over`.
@@ -198,11 +202,10 @@ impl Lines {
 }
 
 impl Home {
-    /// Makes a request wait for its turn, when one of its session lingers; else gives it back.
-    pub(super) fn stand_in_line(&mut self, ticket: Ticket, request: Request) -> Result<(), Request> {
-        let bytes = self.lines.stand(ticket, request)?;
+    /// Makes a request wait for its turn, since one of its session lingers.
+    pub(super) fn stand_in_line(&mut self, ticket: Ticket, request: Request) {
+        let bytes = self.lines.stand(ticket, request);
         self.memory.charge(bytes);
-        Ok(())
     }
 
     /// A request ends that stands behind others, when it is one that can be taken back. Whether it was.

@@ -38,7 +38,11 @@ impl Home {
         }
     }
 
+    #[inline]
     fn log_added(&mut self, key: u32) {
+        if !self.journal.is_on() {
+            return;
+        }
         let job = &self.stock.jobs[key];
         self.journal.added(job, key, &self.stock.queues[job.queue].name);
     }

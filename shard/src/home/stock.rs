@@ -80,6 +80,7 @@ impl Stock {
     }
 
     /// The job of this ID, on a shard of a node with so many.
+    #[inline]
     pub fn job_key(&self, shards: u16, id: &JobId) -> Option<u32> {
         let map = &self.slots[usize::from(id.slot().number() / shards)].jobs;
         map.find(id.scan_hash(), |key| self.jobs[key].id == *id)
@@ -141,6 +142,7 @@ impl Home {
     }
 
     /// The job of this ID. One whose life is over is removed here and now, whenever its timer will fire.
+    #[inline]
     pub(crate) fn find_job(&mut self, now: Mono, id: &JobId) -> Option<u32> {
         let slot = id.slot();
         assert_eq!(
@@ -246,6 +248,7 @@ impl Home {
     }
 
     /// Stores a new job, in no list yet.
+    #[inline]
     pub(crate) fn insert_job(&mut self, mut job: Job) -> u32 {
         assert_eq!(job.place, Place::Idle, "a new job is in no list");
         self.charge(job.bytes());

@@ -92,6 +92,7 @@ impl Home {
 
     /// The first living job of a queue that may be taken from. Dead ones on the way are removed, up to a bound: behind
     /// that many the queue counts as empty until the next tick, which serves whoever waits by then.
+    #[inline]
     fn first_to_be_had(
         &mut self,
         now: Mono,

@@ -248,7 +248,9 @@ impl Disk {
                 self.sync_folder(ROOT);
                 self.sync_folder(&folder_of(folder));
             }
-            RepairStep::Truncate { segment, bytes } => self.segment(folder, *segment).truncate(*bytes as usize),
+            RepairStep::Truncate { segment, bytes } => {
+                self.segment(folder, *segment).truncate(*bytes as usize)
+            }
             RepairStep::Sync { .. } => {
                 let (file, syncing) = begun.0.expect("a sync has begun");
                 if self.plant != Plant::LyingSync {
@@ -292,8 +294,7 @@ impl Disk {
                 for at in (0..bytes.len()).step_by(SECTOR) {
                     if chance.percent(50) {
                         let part = &bytes[at..(at + SECTOR).min(bytes.len())];
-                        self.segment(*folder, *segment)
-                            .write(*offset as usize + at, part);
+                        self.segment(*folder, *segment).write(*offset as usize + at, part);
                     }
                 }
             }
@@ -322,7 +323,11 @@ impl Disk {
                 self.unlink(*folder, *segment)
             }
             DiskTask::Generation(SwitchStep::DeleteFolder(folder)) if chance.percent(50) => {
-                let files: Vec<String> = self.folders.files(folder).map(|(name, _)| name.to_owned()).collect();
+                let files: Vec<String> = self
+                    .folders
+                    .files(folder)
+                    .map(|(name, _)| name.to_owned())
+                    .collect();
                 for name in files {
                     if chance.percent(50) {
                         self.folders.unlink(&(folder.clone(), name));

@@ -154,9 +154,8 @@ impl State {
             } => {
                 let enters = seen.enters_us();
                 counts(counters)
-                    && enters.is_some_and(|(from, to)| {
-                        to + SLACK_US >= least_us && from <= most_us + SLACK_US
-                    })
+                    && enters
+                        .is_some_and(|(from, to)| to + SLACK_US >= least_us && from <= most_us + SLACK_US)
             }
             Self::Parked(counters) => !seen.queued && seen.requeue_ms.is_none() && counts(counters),
             Self::Spent => !seen.queued,

@@ -256,7 +256,9 @@ impl Ledger {
                             self.delivered(job, *counters, &open, moment, wall_us)?;
                         }
                     }
-                    Reply::NullArray => self.doubt(queues, matches!(open.kind, Kind::Get { waits: true, .. })),
+                    Reply::NullArray => {
+                        self.doubt(queues, matches!(open.kind, Kind::Get { waits: true, .. }))
+                    }
                     Reply::Error(_) => self.doubt(queues, true),
                     other => return Err(format!("GETJOB got {other}")),
                 }
@@ -316,7 +318,9 @@ impl Ledger {
                 self.told += 1;
                 self.harden(self.homes[queue], open.sent, moment);
             }
-            Reply::Error(text) if text.starts_with("PAUSED") => job.push(moment, Some(open.sent), State::Gone),
+            Reply::Error(text) if text.starts_with("PAUSED") => {
+                job.push(moment, Some(open.sent), State::Gone)
+            }
             Reply::Error(text) if text.starts_with("MISCONF") => {
                 job.push(moment, Some(open.sent), State::Any);
             }
@@ -360,7 +364,11 @@ impl Ledger {
                     after(verb, job, alone, pauses, open.sent_us, wall_us)
                 }
             };
-            let state = if state == State::There && job.last() == State::Any { State::Any } else { state };
+            let state = if state == State::There && job.last() == State::Any {
+                State::Any
+            } else {
+                state
+            };
             let safe = (state != State::There).then_some(open.sent);
             job.push(moment, safe, state);
         }
@@ -379,7 +387,9 @@ impl Ledger {
         let (jobs, faulty) = (&mut self.jobs, self.faulty);
         self.soft.retain(|&(of, number, at)| {
             let facts = &mut jobs.get_mut(&number).expect("it is known").facts;
-            let Some(fact) = facts.get_mut(at) else { return false };
+            let Some(fact) = facts.get_mut(at) else {
+                return false;
+            };
             let safe = of == shard && fact.told < sent;
             if safe && !faulty {
                 fact.hard = Some(Safe {
@@ -435,11 +445,13 @@ impl Ledger {
         let known = counters_by(job, pauses, open.sent_us, wall_us);
         let state = if alone {
             let counters = match parts {
-                [_, _, _, _, Reply::Integer(nacks), _, Reply::Integer(additional)] if counters => Some(Counters {
-                    nacks: *nacks as u64,
-                    additional: *additional as u64,
-                    entered: true,
-                }),
+                [_, _, _, _, Reply::Integer(nacks), _, Reply::Integer(additional)] if counters => {
+                    Some(Counters {
+                        nacks: *nacks as u64,
+                        additional: *additional as u64,
+                        entered: true,
+                    })
+                }
                 _ => known,
             };
             let retry_us = job.made.retry_s * 1_000_000;
@@ -484,11 +496,7 @@ impl Ledger {
             job.push(moment, Some(open.sent), state);
         }
         for queue in &mut self.queues {
-            let before = queue.open == 0
-                && queue
-                    .facts
-                    .last()
-                    .is_some_and(|(safe, _)| safe.told < open.sent);
+            let before = queue.open == 0 && queue.facts.last().is_some_and(|(safe, _)| safe.told < open.sent);
             let state = (told && before).then(|| "none".to_owned());
             queue.push(open.sent, moment, state);
         }
@@ -534,7 +542,11 @@ impl Ledger {
 
     /// Jobs of these queues may have been handed out to somebody who did not live to tell.
     fn unsure(&mut self, queues: &[usize], since_us: u64, moment: u64, wall_us: u64) {
-        for job in self.jobs.values_mut().filter(|job| queues.contains(&job.made.queue)) {
+        for job in self
+            .jobs
+            .values_mut()
+            .filter(|job| queues.contains(&job.made.queue))
+        {
             let last = job.last();
             let elsewhere = matches!(last.by(since_us, wall_us + MURKY_US), State::Active { .. });
             if last == State::Gone {
@@ -613,24 +625,37 @@ impl Ledger {
                 )
             };
             let Some(there) = seen.get(number) else {
-                let dead = job.expires_us.is_none_or(|(least, _)| sight.read_us + SLACK_US >= least);
-                let may_be_gone = may.iter().any(|fact| matches!(fact.state, State::Gone | State::Any));
+                let dead = job
+                    .expires_us
+                    .is_none_or(|(least, _)| sight.read_us + SLACK_US >= least);
+                let may_be_gone = may
+                    .iter()
+                    .any(|fact| matches!(fact.state, State::Gone | State::Any));
                 if !may_be_gone && !dead {
                     return Err(format!("lost: {}", told()));
                 }
                 continue;
             };
-            if !may.iter().any(|fact| fact.state.fits(there, self.queues[queue].pauses)) {
+            if !may
+                .iter()
+                .any(|fact| fact.state.fits(there, self.queues[queue].pauses))
+            {
                 return Err(format!("{there:?} is not what was told: {}", told()));
             }
-            if job.expires_us.is_some_and(|(_, most)| sight.sent_us > most + SLACK_US) {
+            if job
+                .expires_us
+                .is_some_and(|(_, most)| sight.sent_us > most + SLACK_US)
+            {
                 return Err(format!("outlives its end: {}", told()));
             }
             if *job.ctime.get_or_insert(there.ctime) != there.ctime {
                 return Err(format!("another creation stamp: {there:?}, {}", told()));
             }
             if job.once() && there.queued && job.left > 0 && !(powerless && job.left_unsynced) {
-                return Err(format!("it left already, and is to be had again: {there:?}, {}", told()));
+                return Err(format!(
+                    "it left already, and is to be had again: {there:?}, {}",
+                    told()
+                ));
             }
         }
         for (at, (queue, state)) in self.queues.iter().zip(&sight.pauses).enumerate() {

@@ -38,7 +38,11 @@ impl Verb {
 #[derive(Clone, Debug)]
 pub enum Kind {
     Add(u64),
-    Get { queues: Vec<usize>, counters: bool, waits: bool },
+    Get {
+        queues: Vec<usize>,
+        counters: bool,
+        waits: bool,
+    },
     Jobs(Verb, Vec<u64>),
     Pause(usize, &'static str),
     Flush,
@@ -68,7 +72,12 @@ pub fn body(number: u64, bytes: usize) -> Vec<u8> {
 
 /// The number in a body.
 pub fn number_of(body: &[u8]) -> Option<u64> {
-    let digits: Vec<u8> = body.strip_prefix(b"b")?.iter().copied().take_while(|&byte| byte != b':').collect();
+    let digits: Vec<u8> = body
+        .strip_prefix(b"b")?
+        .iter()
+        .copied()
+        .take_while(|&byte| byte != b':')
+        .collect();
     String::from_utf8(digits).ok()?.parse().ok()
 }
 
@@ -145,7 +154,11 @@ impl Load {
         } else {
             chance.between(1, 6)
         };
-        let delay_s = if chance.percent(15) { chance.between(1, 4) } else { 0 };
+        let delay_s = if chance.percent(15) {
+            chance.between(1, 4)
+        } else {
+            0
+        };
         let ttl_s = if chance.percent(15) {
             chance.between(5, 20)
         } else {
@@ -215,11 +228,19 @@ impl Load {
             Verb::Dequeue,
             Verb::Working,
         ]);
-        let count = if verb.removes() && chance.percent(20) { 2 } else { 1 };
+        let count = if verb.removes() && chance.percent(20) {
+            2
+        } else {
+            1
+        };
         let mut chosen: Vec<(u64, String)> = Vec::new();
         for _ in 0..count {
             // Mostly a young one.
-            let last = if chance.percent(70) { ids.len().min(10) } else { ids.len() };
+            let last = if chance.percent(70) {
+                ids.len().min(10)
+            } else {
+                ids.len()
+            };
             let one = &ids[ids.len() - 1 - chance.below(last)];
             if !chosen.contains(one) {
                 chosen.push(one.clone());

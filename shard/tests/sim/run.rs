@@ -185,7 +185,12 @@ impl Run {
             StartPlan::Load(_) => self.count("loaded"),
             _ => self.count("no log"),
         }
-        if world.node.log.iter().any(|line| line.contains("torn tail is cut")) {
+        if world
+            .node
+            .log
+            .iter()
+            .any(|line| line.contains("torn tail is cut"))
+        {
             self.count("cut");
         }
         let homes = self.homes(birth.shards);
@@ -311,8 +316,7 @@ impl Run {
                         text.chars().take(200).collect::<String>()
                     );
                 }
-                self.ledger
-                    .replied(open, &reply, world.moment, world.wall_us())?;
+                self.ledger.replied(open, &reply, world.moment, world.wall_us())?;
                 told = true;
             }
         }
@@ -321,7 +325,9 @@ impl Run {
 
     fn leave(&mut self, world: &mut World, at: usize) -> Result<(), String> {
         let actor = self.actors.swap_remove(at);
-        let shard = world.node.clients[actor.client].place.map_or(0, |(shard, _)| shard);
+        let shard = world.node.clients[actor.client]
+            .place
+            .map_or(0, |(shard, _)| shard);
         world.node.disconnect(actor.client);
         world.stepped(shard);
         abandon(&mut self.ledger, world, &actor)
@@ -354,17 +360,19 @@ impl Run {
         }
         let mut visitor = Visitor::new(&mut copy);
         let sight = visitor.look(&self.load.queues)?;
-        ledger
-            .check(&sight, &horizons, powerless)
-            .map_err(|why| {
-                format!(
-                    "{end:?} at {}, {:?}: {why}\n{}",
-                    world.moment,
-                    copy.plan,
-                    copy.node.log.join("\n")
-                )
-            })?;
-        self.count(if powerless { "probes of power loss" } else { "probes of kill" });
+        ledger.check(&sight, &horizons, powerless).map_err(|why| {
+            format!(
+                "{end:?} at {}, {:?}: {why}\n{}",
+                world.moment,
+                copy.plan,
+                copy.node.log.join("\n")
+            )
+        })?;
+        self.count(if powerless {
+            "probes of power loss"
+        } else {
+            "probes of kill"
+        });
         if self.chance.percent(50) {
             ledger.rebase(&sight, copy.moment, powerless);
             Visitor::new(&mut copy).drain(&sight, &ledger, &self.load.queues)?;

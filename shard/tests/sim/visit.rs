@@ -107,11 +107,24 @@ impl<'a> Visitor<'a> {
         for seen in sight.jobs.iter().filter(|seen| seen.retry_s == 0 && !seen.queued) {
             self.ask(&["ENQUEUE", &seen.id])?;
         }
-        let longest_ms = sight.jobs.iter().filter_map(|seen| seen.requeue_ms).max().unwrap_or(0);
+        let longest_ms = sight
+            .jobs
+            .iter()
+            .filter_map(|seen| seen.requeue_ms)
+            .max()
+            .unwrap_or(0);
         let end_us = self.world.wall_us() + longest_ms * 1000 + 200_000;
         while self.world.wall_us() < end_us {
             let left_ms = ((end_us - self.world.wall_us()) / 1000).max(1).to_string();
-            let mut words = vec!["GETJOB", "TIMEOUT", &left_ms, "COUNT", "20", "WITHCOUNTERS", "FROM"];
+            let mut words = vec![
+                "GETJOB",
+                "TIMEOUT",
+                &left_ms,
+                "COUNT",
+                "20",
+                "WITHCOUNTERS",
+                "FROM",
+            ];
             words.extend(queues.iter().map(String::as_str));
             if let Reply::Array(jobs) = self.ask(&words)? {
                 self.take(&jobs, &mut out)?;
