@@ -65,4 +65,48 @@ fn what_clients_were_told_survives() {
     let failed = runs(RUNS * scale(), Plant::None, false, &mut tally);
     println!("{tally:?}");
     assert_eq!(failed, None, "SHARDQ_SEED repeats it");
+    let whole = number_from_environment("SHARDQ_SEED").is_none();
+    for what in [
+        "-MISCONF",
+        "cut",
+        "died",
+        "end while beginning",
+        "end while reading",
+        "end while repairing",
+        "end while resharding",
+        "end while switching on",
+        "failed writes",
+        "fewer shards",
+        "kills",
+        "more shards",
+    ] {
+        let seen = tally.get(what).is_some_and(|&count| count > 0);
+        assert!(seen || !whole, "no run had: {what}");
+    }
+}
+
+/// Damage of what was synced is never lost silently: the start stops by name, or what it cuts is named and kept.
+#[test]
+fn flipped_bits_are_never_lost_silently() {
+    let mut tally = Tally::new();
+    let failed = runs(RUNS / 2 * scale(), Plant::None, true, &mut tally);
+    println!("{tally:?}");
+    assert_eq!(failed, None, "SHARDQ_SEED repeats it");
+}
+
+/// The simulator sees: each of these mistakes is found within some hundred runs.
+#[test]
+fn planted_mistakes_are_found() {
+    for plant in [
+        Plant::LyingSync,
+        Plant::LyingFolderSync,
+        Plant::EarlyWrites,
+        Plant::SkippedSegment,
+        Plant::SkippedShard,
+        Plant::WallClock,
+    ] {
+        let found = runs(300, plant, false, &mut Tally::new());
+        println!("{plant:?}: {found:?}");
+        assert!(found.is_some(), "{plant:?} is not seen");
+    }
 }
