@@ -523,8 +523,11 @@ impl Shard {
             while let Some((ticket, answer)) = next {
                 let first = matches!(answer, Answer::Part(_));
                 engine.take_answer(here, ticket.request, answer, first);
-                let more = |(next, _): &(Ticket, Answer)| next.session == ticket.session;
-                next = engine.core.ends.pop_front_if(|end| more(end));
+                let ends = &mut engine.core.ends;
+                let more = ends
+                    .front()
+                    .is_some_and(|(next, _)| next.session == ticket.session);
+                next = more.then(|| ends.pop_front()).flatten();
             }
             engine.write_answered();
             engine.go_on();
