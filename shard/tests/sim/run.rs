@@ -99,7 +99,7 @@ impl Run {
         let settings = Settings {
             maxmemory: 0,
             appendonly,
-            appendfsync: *self.chance.pick(&["always", "everysec", "everysec", "no"]),
+            appendfsync: self.chance.pick(&["always", "everysec", "everysec", "no"]),
             aof_segment_bytes: *self.chance.pick(&[8 << 10, 16 << 10, 64 << 10]),
             aof_rewrite_percentage: *self.chance.pick(&[0, 20, 100]),
             aof_rewrite_min_bytes: *self.chance.pick(&[1 << 10, 32 << 10]),
@@ -128,7 +128,7 @@ impl Run {
             let crash_in = (attempt < 3 && self.chance.percent(30)).then(|| self.chance.between(1, 400));
             let mut world = match World::start(disk, &birth, self.moment) {
                 Ok(world) => world,
-                Err((_, why)) => return Err(format!("does not start: {why}")),
+                Err(why) => return Err(format!("does not start: {why}")),
             };
             if !birth.settings.appendonly {
                 self.ledger.nothing_is_kept(self.moment);
@@ -353,7 +353,7 @@ impl Run {
             wall_us: world.wall_us() + down_us,
         };
         self.shards = world.node.count();
-        let mut copy = World::start(disk, &birth, world.moment).map_err(|(_, why)| why)?;
+        let mut copy = World::start(disk, &birth, world.moment)?;
         self.serve(&mut copy, None)?;
         if let Some(why) = &copy.node.died {
             return Err(format!("a copy does not start: {why}"));
@@ -523,11 +523,11 @@ impl Run {
         let names = |why: &str| (why.contains("shard-") || why.contains("CURRENT")) && why.contains("offset");
         let mut world = match World::start(disk, &birth, self.moment) {
             Ok(world) => world,
-            Err((_, why)) if names(&why) => {
+            Err(why) if names(&why) => {
                 self.count("flips that stop a start");
                 return Ok(());
             }
-            Err((_, why)) => return Err(format!("does not say where: {why}")),
+            Err(why) => return Err(format!("does not say where: {why}")),
         };
         self.serve(&mut world, None)?;
         if let Some(why) = &world.node.died {

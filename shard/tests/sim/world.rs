@@ -63,12 +63,12 @@ pub struct World {
 
 impl World {
     /// Starts a node on a disk; or why the server does not.
-    pub fn start(mut disk: Disk, birth: &Birth, moment: u64) -> Result<Self, (Disk, String)> {
+    pub fn start(mut disk: Disk, birth: &Birth, moment: u64) -> Result<Self, String> {
         let mut chance = Chance::new(birth.seed);
         let boot_id = [birth.boot_id; 16];
         let log: LogBoot = match disk.boot(birth.settings.appendonly, birth.shards, boot_id) {
             Ok(log) => log,
-            Err(why) => return Err((disk, why)),
+            Err(why) => return Err(why),
         };
         let mut now = birth.now;
         if disk.plant == Plant::WallClock {
