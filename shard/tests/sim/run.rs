@@ -96,10 +96,11 @@ impl Run {
 
     fn birth(&mut self) -> Birth {
         let appendonly = !(self.load.taste.switches && self.chance.percent(10));
+        let appendfsync: &&str = self.chance.pick(&["always", "everysec", "everysec", "no"]);
         let settings = Settings {
             maxmemory: 0,
             appendonly,
-            appendfsync: self.chance.pick(&["always", "everysec", "everysec", "no"]),
+            appendfsync,
             aof_segment_bytes: *self.chance.pick(&[8 << 10, 16 << 10, 64 << 10]),
             aof_rewrite_percentage: *self.chance.pick(&[0, 20, 100]),
             aof_rewrite_min_bytes: *self.chance.pick(&[1 << 10, 32 << 10]),

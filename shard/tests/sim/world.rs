@@ -66,10 +66,7 @@ impl World {
     pub fn start(mut disk: Disk, birth: &Birth, moment: u64) -> Result<Self, String> {
         let mut chance = Chance::new(birth.seed);
         let boot_id = [birth.boot_id; 16];
-        let log: LogBoot = match disk.boot(birth.settings.appendonly, birth.shards, boot_id) {
-            Ok(log) => log,
-            Err(why) => return Err(why),
-        };
+        let log: LogBoot = disk.boot(birth.settings.appendonly, birth.shards, boot_id)?;
         let mut now = birth.now;
         if disk.plant == Plant::WallClock {
             now.wall_us += 3_000_000;
