@@ -131,8 +131,8 @@ struct Round {
     open_adds: HashMap<String, (Add, At)>,
     /// Jobs that unanswered GETJOBs may have taken.
     open_gets: [usize; QUEUES.len()],
-    /// RETRY 0 jobs that those have taken.
-    lost_once: [usize; QUEUES.len()],
+    /// Jobs that those have taken.
+    handed_to_nobody: [usize; QUEUES.len()],
 }
 
 impl Ledger {
@@ -227,11 +227,11 @@ impl Ledger {
             }
             self.settle(id, found.jobs.get(id));
         }
-        for (queue, &lost) in round.lost_once.iter().enumerate() {
+        for (queue, &lost) in round.handed_to_nobody.iter().enumerate() {
             if lost > round.open_gets[queue] {
                 let open = round.open_gets[queue];
                 self.wrong.push(format!(
-                    "{lost} RETRY 0 jobs of {} were handed out to nobody, {open} at most may",
+                    "{lost} jobs of {} were handed out to nobody, {open} at most may",
                     QUEUES[queue]
                 ));
             }
@@ -502,10 +502,9 @@ impl Ledger {
                 self.tally.states += 1;
                 let is_due = due_at.is_some_and(|due| due <= seen.received + SLACK);
                 if !seen.queued && !is_due {
+                    round.handed_to_nobody[job.add.queue] += 1;
                     if !has_open {
                         self.wrong.push(format!("queued, and now active: {id}"));
-                    } else if job.add.retry_s == 0 {
-                        round.lost_once[job.add.queue] += 1;
                     }
                 }
             }

@@ -13,6 +13,8 @@ mod support;
 mod traffic;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use found::Found;
@@ -162,6 +164,7 @@ fn play(
     chance: &mut Chance,
 ) -> (Log, Folder, Ending) {
     let live = ledger.live();
+    let quiet = Arc::new(AtomicBool::new(false));
     let adds_percent = if live.len() > MANY_JOBS { 5 } else { 45 };
     let workers: Vec<_> = (0..WORKERS)
         .map(|number| {
@@ -177,12 +180,17 @@ fn play(
                 leased: Vec::new(),
                 made: 0,
                 log: Log::default(),
+                quiet: Arc::clone(&quiet),
                 chance,
             };
             std::thread::spawn(move || worker.run())
         })
         .collect();
     let counts = disturb(plan, &server, chance);
+    if chance.percent(40) {
+        quiet.store(true, Ordering::Relaxed);
+        wait(chance, 80);
+    }
     let signal = if chance.percent(15) {
         libc::SIGTERM
     } else {
@@ -205,9 +213,6 @@ fn play(
 /// What an administrator may do meanwhile; how long it takes is the length of the round. Whether a log certainly counts in the end.
 fn disturb(plan: &Plan, server: &Server, chance: &mut Chance) -> bool {
     let mut admin = server.client();
-    let wait = |chance: &mut Chance, most_ms: u64| {
-        std::thread::sleep(Duration::from_micros(chance.between(1, most_ms * 1000)));
-    };
     wait(chance, 150);
     if chance.percent(40) {
         call(&mut admin, "BGREWRITEAOF");
@@ -232,6 +237,10 @@ fn disturb(plan: &Plan, server: &Server, chance: &mut Chance) -> bool {
     });
     wait(chance, 100);
     true
+}
+
+fn wait(chance: &mut Chance, most_ms: u64) {
+    std::thread::sleep(Duration::from_micros(chance.between(1, most_ms * 1000)));
 }
 
 /// What was put aside is of no use to any later start.

@@ -4,7 +4,8 @@
 //! latest. What was not answered when the connection ended may have been done or not. Which commands a worker sends
 //! follows from its seed, and from what it was told.
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use tools::address::Address;
@@ -161,6 +162,8 @@ pub struct Worker {
     pub known: Vec<String>,
     pub leased: Vec<String>,
     pub made: usize,
+    /// Nobody asks for jobs any more: what was done with them last is certain in the end.
+    pub quiet: Arc<AtomicBool>,
     pub log: Log,
 }
 
@@ -237,7 +240,8 @@ impl Worker {
         if roll < self.adds_percent {
             return self.add();
         }
-        if roll >= 92 && !self.known.is_empty() {
+        let is_quiet = self.quiet.load(Ordering::Relaxed);
+        if (roll >= 92 || is_quiet && roll >= 75) && !self.known.is_empty() {
             let verbs = [
                 Verb::Dequeue,
                 Verb::Dequeue,
@@ -250,7 +254,7 @@ impl Worker {
             let ids = take(&mut self.chance, &mut self.known, verb);
             return by_ids(verb, ids);
         }
-        if roll >= 60 && !self.leased.is_empty() {
+        if (is_quiet || roll >= 60) && !self.leased.is_empty() {
             let verb = match self.chance.below(100) {
                 0..55 => Verb::Ackjob,
                 55..67 => Verb::Fastack,
@@ -263,7 +267,7 @@ impl Worker {
             let ids = take(&mut self.chance, &mut self.leased, verb);
             return by_ids(verb, ids);
         }
-        self.get()
+        if is_quiet { self.add() } else { self.get() }
     }
 
     fn add(&mut self) -> (Vec<String>, What) {
