@@ -218,7 +218,7 @@ impl Ledger {
             let mut touches = round.touches.remove(id).unwrap_or_default();
             touches.sort_by_key(|touch| touch.sent);
             let before = self.wrong.len();
-            self.check_deliveries(id, &touches);
+            self.check_deliveries(id, &touches, &round);
             self.check_end(id, &touches, found.jobs.get(id), &mut round);
             if self.wrong.len() > before {
                 let (job, seen) = (self.jobs.get(id), found.jobs.get(id).map(short));
@@ -414,8 +414,10 @@ impl Ledger {
     }
 
     /// No job is handed out when it is not to be had.
-    fn check_deliveries(&mut self, id: &str, touches: &[Touch]) {
+    fn check_deliveries(&mut self, id: &str, touches: &[Touch], round: &Round) {
         let job = &self.jobs[id];
+        // Whoever did not read its reply may have had the job until now: it returns, also if another asked for more time.
+        let may_return = round.open_gets[job.add.queue] > 0;
         let (retry, delay) = (job.add.retry_s * SECOND, job.add.delay_s * SECOND);
         let is_free = |from: At, to: At| {
             touches
@@ -439,6 +441,7 @@ impl Ledger {
                 let (hold, symmetric) = match other.deed {
                     Deed::Got { .. } if other_at < at => (retry, true),
                     Deed::Added => (delay, false),
+                    Deed::Id(Verb::Working, _) if may_return => continue,
                     Deed::Id(Verb::Dequeue | Verb::Working, Some(true)) if retry > 0 => (retry, false),
                     Deed::Id(Verb::Dequeue, Some(true)) => (NEVER / 2, false),
                     Deed::Id(verb, _) if verb.ends() && got.sent > other.received => {
@@ -496,7 +499,7 @@ impl Ledger {
         }
         let due_at = seen.requeued_in_ms.map(|ms| seen.sent + ms * MS);
         let has_open = round.open_gets[job.add.queue] > 0;
-        match state_after(job, touches) {
+        match state_after(job, touches, has_open) {
             State::Unknown => {}
             State::Queued => {
                 self.tally.states += 1;
@@ -554,8 +557,9 @@ impl Round {
     }
 }
 
-/// What the last thing that was done with a job made of it, if that is certain.
-fn state_after(job: &Job, touches: &[Touch]) -> State {
+/// What the last thing that was done with a job made of it, if that is certain. `may_return`: it may have been with somebody who
+/// did not read the reply; more time for that one ends with its connection.
+fn state_after(job: &Job, touches: &[Touch], may_return: bool) -> State {
     let Some((last, before)) = touches.split_last() else {
         return job.state;
     };
@@ -572,7 +576,7 @@ fn state_after(job: &Job, touches: &[Touch]) -> State {
         Deed::Got { recorded: true } => for_s(job.add.retry_s),
         Deed::Id(Verb::Nack | Verb::Enqueue, Some(true)) => State::Queued,
         Deed::Id(Verb::Dequeue, Some(true)) => for_s(job.add.retry_s),
-        Deed::Id(Verb::Working, Some(true)) => for_s(job.add.retry_s),
+        Deed::Id(Verb::Working, Some(true)) if !may_return => for_s(job.add.retry_s),
         _ => State::Unknown,
     }
 }

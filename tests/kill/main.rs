@@ -7,6 +7,7 @@
 //! again (moments differ: the machine decides them); `SHARDQ_TEST_SCALE` makes more rounds.
 
 mod found;
+mod full_disk;
 mod ledger;
 #[path = "../support/mod.rs"]
 mod support;

@@ -9,6 +9,7 @@
 
 #[path = "../../shard/tests/support/chance.rs"]
 pub mod chance;
+pub mod tiny_disk;
 pub mod wire;
 
 use std::fs;
