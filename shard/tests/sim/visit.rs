@@ -159,8 +159,15 @@ impl<'a> Visitor<'a> {
             }
             words.push(text(id));
         }
+        // Their lives may end before they are acknowledged; the ID tells of a TTL of a day.
+        let lives_long = |id: &&String| id.ends_with("-05a0") || id.ends_with("-05a1");
+        let short_lived = jobs.len() - words[1..].iter().filter(lives_long).count();
         match self.ask(&words)? {
-            Reply::Integer(count) if count == jobs.len() as i64 => Ok(()),
+            Reply::Integer(count)
+                if count <= jobs.len() as i64 && count >= (jobs.len() - short_lived) as i64 =>
+            {
+                Ok(())
+            }
             other => Err(format!("FASTACK of {} jobs got {other}", jobs.len())),
         }
     }
