@@ -257,12 +257,13 @@ impl Shard {
         if self.store.is_over {
             return;
         }
-        // A generation that is written anew needs none of the old one's files: only what is cut is kept for people.
+        // A generation that is written anew needs no repair of the old one: what is cut is kept for people, and what was not synced when
+        // its process died is synced, since the old one is all there is until the new one counts.
         let needed = |step: &RepairStep| {
             !begin.populate
                 || matches!(
                     step,
-                    RepairStep::KeepAside { .. } | RepairStep::RenameAside { .. }
+                    RepairStep::KeepAside { .. } | RepairStep::RenameAside { .. } | RepairStep::Sync { .. }
                 )
         };
         let steps = self
