@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::facts::{SLACK_US, Seen};
+use crate::facts::{SLACK_US, SLOW_DISK_US, Seen};
 use crate::ledger::{Ledger, Sight};
 use crate::load::number_of;
 use crate::support::{Reply, request};
@@ -223,7 +223,7 @@ fn check_one(
         return Err(format!("{seen:?} did not come out at once"));
     }
     if let Some((least, most)) = seen.enters_us().filter(|_| !job.once())
-        && !(least..=most.max(out.asked_us) + 3 * SLACK_US).contains(&(out.at_us + SLACK_US))
+        && !(least..=most.max(out.asked_us) + 3 * SLACK_US + SLOW_DISK_US).contains(&(out.at_us + SLACK_US))
         // A job held back enters when its queue is opened.
         && seen.requeue_ms != Some(0)
     {
