@@ -17,8 +17,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use shard::clock::Now;
 use shard::log::{
-    AppendFsync, BadRecord, Decision, Entry, EpochVerdict, FIRST_RECORD, FoundFile, Log, Meta, Recovered,
-    Recovery, RecoveryError, RecoveryOptions, RepairStep, SegmentHeader, Thresholds, Want, Which,
+    AppendFsync, BadRecord, Decision, Entry, EpochVerdict, FIRST_RECORD, FoundFile, Live, Log, Meta,
+    Recovered, Recovery, RecoveryError, RecoveryOptions, RepairStep, SegmentHeader, Thresholds, Want, Which,
     WriterOptions, Wrong,
 };
 use state::State;
@@ -39,10 +39,14 @@ fn now() -> Now {
 }
 
 fn start_log(recovered: Recovered, fsync: AppendFsync) -> Log {
+    start_log_of(8 << 10, recovered, fsync)
+}
+
+fn start_log_of(segment_bytes: u64, recovered: Recovered, fsync: AppendFsync) -> Log {
     let options = WriterOptions {
         shard: 0,
         generation: 1,
-        segment_bytes: 8 << 10,
+        segment_bytes,
         reserve: 1,
         fsync,
         seed: [3; 32],
@@ -63,6 +67,40 @@ fn drive(log: &mut Log, disk: &mut Disk) {
             log.completed(now(), io.id, result);
         }
     }
+}
+
+#[test]
+fn a_log_of_nothing_but_life_is_compacted_once_and_left_alone() {
+    let mut disk = Disk::new(Plant::None);
+    let mut log = start_log_of(2 << 10, Recovered::fresh(0), AppendFsync::EverySecond);
+    let (mut chance, mut state) = (Chance::new(5), State::default());
+    while state.jobs.len() < 300 {
+        let entry = state.random_entry(&mut chance);
+        if matches!(entry, Entry::Added(_)) {
+            log.append(&entry).expect("there is room");
+            state.apply(&entry);
+            drive(&mut log, &mut disk);
+        }
+    }
+    // The marks at the heads of small segments are more than one percent of them.
+    log.set_thresholds(Thresholds {
+        percentage: 1,
+        min_bytes: 0,
+    });
+    let segments = disk.segments().len() as u64;
+    for _ in 0..20 * segments {
+        log.compact(now(), &mut state);
+        drive(&mut log, &mut disk);
+    }
+    assert!(
+        log.log_bytes() > Live::live_bytes(&state) * 101 / 100,
+        "it cannot become so small"
+    );
+    assert!(
+        (1..=2 * segments).contains(&log.segments_removed()),
+        "{} of {segments} segments",
+        log.segments_removed()
+    );
 }
 
 /// A disk with the log of some hundred jobs over several segments.

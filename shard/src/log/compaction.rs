@@ -32,6 +32,8 @@ const STEP_OBJECTS: usize = 256;
 const STEP_BYTES: u64 = 1 << 20;
 /// Bytes that may wait to be written before compaction pauses.
 const PENDING_BYTES: u64 = 4 << 20;
+/// After a circle in vain the log grows by this share before the next.
+const REST_SHARE: u64 = 8;
 /// How long after a failure it goes on.
 const RETRY_MS: u64 = 1_000;
 
@@ -97,6 +99,10 @@ pub struct Compaction {
     phase: Phase,
     /// All segments up to this one are to be compacted.
     forced: Option<u64>,
+    /// The newest segment when the present circle began: behind it all is compacted already.
+    circle: Option<u64>,
+    /// A whole circle did not bring the log to its size: it rests until the log has grown to this.
+    rests_until_bytes: u64,
     pins: Vec<u64>,
     paused_until: Mono,
     /// A read of a round that was given up.
@@ -113,6 +119,8 @@ impl Compaction {
             thresholds,
             phase: Phase::Idle,
             forced: None,
+            circle: None,
+            rests_until_bytes: 0,
             pins: Vec::new(),
             paused_until: Mono(0),
             orphan: None,
@@ -284,10 +292,11 @@ impl Compaction {
         {
             self.forced = None;
         }
-        if !(self.forced.is_some() || self.is_due(writer.log_bytes(), live.live_bytes())) {
+        let due = self.is_due(writer.log_bytes(), live.live_bytes());
+        let Some(segment) = oldest else { return false };
+        if !(self.forced.is_some() || self.goes_on(due, segment.number, writer)) {
             return false;
         }
-        let Some(segment) = oldest else { return false };
         self.phase = Phase::Reading(Box::new(Reading {
             segment,
             offset: FIRST_RECORD,
@@ -296,6 +305,28 @@ impl Compaction {
             asked: BTreeSet::new(),
         }));
         true
+    }
+
+    /// Whether another segment helps. A circle that went through all of the log and left it too large is not followed by another: what
+    /// is left lives, and the marks at the heads of many small segments may be more than a small percentage allows.
+    fn goes_on(&mut self, due: bool, oldest: u64, writer: &Writer) -> bool {
+        let log_bytes = writer.log_bytes();
+        if !due {
+            (self.circle, self.rests_until_bytes) = (None, 0);
+            return false;
+        }
+        let goes_on = self.circle.is_some_and(|up_to| oldest <= up_to);
+        if goes_on {
+            return true;
+        }
+        if self.circle.is_some() && self.rests_until_bytes == 0 {
+            self.rests_until_bytes = log_bytes + log_bytes / REST_SHARE;
+        }
+        let begins = log_bytes >= self.rests_until_bytes;
+        if begins {
+            (self.circle, self.rests_until_bytes) = (Some(writer.active_number()), 0);
+        }
+        begins
     }
 
     fn is_due(&self, log_bytes: u64, live_bytes: u64) -> bool {

@@ -214,7 +214,8 @@ impl Keeper {
                 self.wanted = false;
                 acts.push(Act::Revert(false));
             }
-            (Err(why), Then::End) => {
+            // Nothing has happened yet: CURRENT has its name.
+            (Err(why), Then::End) if steps.len() == switch_off().len() => {
                 acts.push(Act::Tell(format!("appendonly stays yes: {why}")));
                 self.stage = Stage::On;
                 self.wanted = true;
@@ -223,6 +224,10 @@ impl Keeper {
                 acts.extend(self.waiting.drain(..).map(made));
                 acts.push(Act::Revert(true));
             }
+            (Err(why), Then::End) => acts.push(Act::Die(format!(
+                "CURRENT was renamed to CURRENT.off, and it is not known whether that lasts: {why}. Rename it back to go on with \
+                 its log"
+            ))),
             // Whether CURRENT names the new generation is not known: a start will find out.
             (Err(why), Then::Count(_)) => {
                 acts.push(Act::Die(format!("the log cannot be switched on: {why}")))
@@ -408,6 +413,28 @@ mod tests {
         step_through(&mut keeper, &mut acts);
         assert!(acts.ends_with(&[Act::End, Act::Made(2, Ok(()))]), "{acts:?}");
         assert_eq!(keeper.state(), "off");
+    }
+
+    #[test]
+    fn a_log_that_is_half_put_aside_is_not_gone_on_with() {
+        let (mut on, mut acts) = keeper(1, StartPlan::Load(Current { shards: 1, ..OLD }));
+        on.read(KEEP, &mut acts);
+        on.ready(&mut acts);
+        assert!(on.want(false, 1, &mut acts));
+        acts.clear();
+        on.stepped(Err("no permission".into()), &mut acts);
+        assert!(
+            acts.contains(&Act::Revert(true)),
+            "CURRENT has its name: {acts:?}"
+        );
+        assert!(on.want(false, 2, &mut acts));
+        on.stepped(Ok(()), &mut acts);
+        acts.clear();
+        on.stepped(Err("fsync failed".into()), &mut acts);
+        assert!(
+            matches!(acts.as_slice(), [Act::Die(_)]),
+            "its name is gone: {acts:?}"
+        );
     }
 
     #[test]

@@ -54,6 +54,8 @@ pub(super) struct Store {
     total_bytes: u64,
     started_at: Now,
     told_at: Mono,
+    /// The shard ends, or has ended: no other log begins.
+    is_over: bool,
     /// The mark of an orderly stop: the shard ends when that is durable.
     stop: Option<Position>,
     /// Why the log could not be written when it last could not.
@@ -100,6 +102,7 @@ impl Store {
             total_bytes: 0,
             started_at: now,
             told_at: now.mono(),
+            is_over: false,
             stop: None,
             last_error: None,
         }
@@ -251,12 +254,16 @@ impl Shard {
 
     /// From shard 0: what was read may be built upon.
     pub(super) fn begin_log(&mut self, now: Now, begin: BeginLog) {
-        // A generation that is written anew needs none of the old one's files: only what is cut is kept for people.
+        if self.store.is_over {
+            return;
+        }
+        // A generation that is written anew needs no repair of the old one: what is cut is kept for people, and what was not synced when
+        // its process died is synced, since the old one is all there is until the new one counts.
         let needed = |step: &RepairStep| {
             !begin.populate
                 || matches!(
                     step,
-                    RepairStep::KeepAside { .. } | RepairStep::RenameAside { .. }
+                    RepairStep::KeepAside { .. } | RepairStep::RenameAside { .. } | RepairStep::Sync { .. }
                 )
         };
         let steps = self
@@ -331,6 +338,9 @@ impl Shard {
 
     /// From shard 0: the log's generation counts.
     pub(super) fn log_counts(&mut self) {
+        if self.store.is_over {
+            return;
+        }
         assert!(
             matches!(self.store.stage, Stage::Ready),
             "a log counts when it is ready"
@@ -345,6 +355,10 @@ impl Shard {
         self.store.stage = Stage::Off;
         self.store.log_number += 1;
         self.core.home.end_log();
+        if self.store.stop.take().is_some() {
+            // There is nothing left to wait for.
+            self.core.effects.push(Effect::Stopped);
+        }
     }
 
     /// The end of a task of the server.
@@ -463,6 +477,7 @@ impl Shard {
 
     /// Every session of the node has ended: the log gets its mark, then the shard ends. `save`: not without it.
     pub(super) fn end_store(&mut self, now: Now, save: bool) {
+        self.store.is_over = true;
         if !(save && matches!(self.store.stage, Stage::On)) {
             return self.core.effects.push(Effect::Stopped);
         }

@@ -4,6 +4,8 @@ use std::fmt;
 
 /// How much an instant may be off: what is told, and what happens, takes its time.
 pub const SLACK_US: u64 = 80_000;
+/// An answer may wait for a slow disk: several writes and syncs, one behind the other.
+pub const SLOW_DISK_US: u64 = 2_000_000;
 
 /// The counters of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -290,7 +290,7 @@ impl Ledger {
 
     fn added(&mut self, number: u64, open: &Open, reply: &Reply, moment: u64, wall_us: u64) -> Checked {
         let job = self.jobs.get_mut(&number).expect("it was sent");
-        let alone = job.open == 1 && job.serial == open.serials[0];
+        let alone = job.open == 1 && job.serial == open.serials[0] && open.sent_us > job.murky_until_us;
         job.open -= 1;
         match reply {
             Reply::Simple(id) => {
@@ -509,6 +509,8 @@ impl Ledger {
                 let job = self.jobs.get_mut(number).expect("it was sent");
                 job.open -= 1;
                 job.serial += 1;
+                // It may be done at any time from its sending on, also after what others are told meanwhile.
+                job.last_event = moment;
                 job.murky_until_us = wall_us + MURKY_US;
             }
             Kind::Jobs(verb, numbers) => {
