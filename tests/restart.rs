@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use support::{Folder, Server, Setup, add, call, eventually, free_port, info, jobs, scaled};
+use support::{Folder, Server, Setup, add, call, end, eventually, free_port, info, jobs, restart, scaled, start};
 use tools::client::Client;
 
 /// The setup of a server with a log of small segments.
@@ -18,33 +18,6 @@ fn with_log(shards: u16) -> Setup {
     Setup::flags(&format!(
         "--shards {shards} --appendonly yes --aof-segment-size 65536"
     ))
-}
-
-/// Starts in a folder that was used before, and waits until the log is read.
-fn restart(setup: Setup, folder: Folder) -> Server {
-    let server = setup.start_at(free_port(), folder);
-    loaded(&server);
-    server
-}
-
-fn start(setup: Setup) -> Server {
-    let server = setup.start();
-    loaded(&server);
-    server
-}
-
-fn loaded(server: &Server) {
-    eventually("the log is read", || server.info("persistence", "loading") == "0");
-}
-
-/// Ends the server, without a word or in order.
-fn end(mut server: Server, signal: i32) -> Folder {
-    server.signal(signal);
-    let status = server.wait_exit();
-    if signal == libc::SIGTERM {
-        assert_eq!(status.code(), Some(0), "{}", server.log());
-    }
-    server.into_folder()
 }
 
 /// Starts it to fail: all output.

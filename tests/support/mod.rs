@@ -7,6 +7,9 @@
 // Each test binary uses its part of the module.
 #![allow(dead_code)]
 
+#[path = "../../shard/tests/support/chance.rs"]
+pub mod chance;
+pub mod tiny_disk;
 pub mod wire;
 
 use std::fs;
@@ -303,6 +306,35 @@ impl Drop for Server {
     }
 }
 
+/// Starts it, and waits until its log is read.
+pub fn start(setup: Setup) -> Server {
+    let server = setup.start();
+    loaded(&server);
+    server
+}
+
+/// Starts in a folder that was used before, and waits until the log is read.
+pub fn restart(setup: Setup, folder: Folder) -> Server {
+    let server = setup.start_at(free_port(), folder);
+    loaded(&server);
+    server
+}
+
+/// Waits until the log is read.
+pub fn loaded(server: &Server) {
+    eventually("the log is read", || server.info("persistence", "loading") == "0");
+}
+
+/// Ends the server by a signal: SIGKILL without a word, SIGTERM in order.
+pub fn end(mut server: Server, signal: i32) -> Folder {
+    server.signal(signal);
+    let status = server.wait_exit();
+    if signal == libc::SIGTERM {
+        assert_eq!(status.code(), Some(0), "{}", server.log());
+    }
+    server.into_folder()
+}
+
 /// Waits until a condition holds.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
@@ -351,6 +383,15 @@ pub fn jobs(reply: &Reply) -> Vec<(String, String, Vec<u8>)> {
             )
         })
         .collect()
+}
+
+/// A number that the environment gives, like `SHARDQ_SEED`.
+pub fn number_from_environment(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name} is no number: {text}")),
+    )
 }
 
 /// Size of a load: a small default, multiplied by `SHARDQ_TEST_SCALE`.

@@ -87,6 +87,13 @@ enum Phase {
     SyncingFolder { io: u64 },
 }
 
+/// No circle begins before the log has grown to `until_bytes`, or, on a full disk, by a segment more of `dead_bytes`.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    until_bytes: u64,
+    dead_bytes: u64,
+}
+
 #[derive(Debug)]
 struct Reading {
     segment: Segment,
@@ -107,8 +114,8 @@ pub struct Compaction {
     forced: Option<u64>,
     /// The newest segment when the present circle began: behind it all is compacted already.
     circle: Option<u64>,
-    /// A whole circle did not bring the log to its size: it rests until the log has grown to this.
-    rests_until_bytes: u64,
+    /// A whole circle did not bring the log to its size.
+    rest: Option<Rest>,
     pins: Vec<u64>,
     paused_until: Mono,
     /// A read of a round that was given up.
@@ -127,7 +134,7 @@ impl Compaction {
             pace: Pace::default(),
             forced: None,
             circle: None,
-            rests_until_bytes: 0,
+            rest: None,
             pins: Vec::new(),
             paused_until: Mono(0),
             orphan: None,
@@ -257,6 +264,7 @@ impl Compaction {
                 }
                 self.phase = Phase::Idle;
                 self.rounds += 1;
+                writer.room_was_made();
             }
             _ => return None,
         }
@@ -299,9 +307,9 @@ impl Compaction {
         {
             self.forced = None;
         }
-        let due = self.is_due(writer.log_bytes(), live.live_bytes());
+        let live_bytes = live.live_bytes();
         let Some(segment) = oldest else { return false };
-        if !(self.forced.is_some() || self.goes_on(due, segment.number, writer)) {
+        if !(self.forced.is_some() || self.goes_on(live_bytes, segment.number, writer)) {
             return false;
         }
         self.phase = Phase::Reading(Box::new(Reading {
@@ -316,33 +324,45 @@ impl Compaction {
 
     /// Whether another segment helps. A circle that went through all of the log and left it too large is not followed by another: what
     /// is left lives, and the marks at the heads of many small segments may be more than a small percentage allows.
-    fn goes_on(&mut self, due: bool, oldest: u64, writer: &Writer) -> bool {
+    fn goes_on(&mut self, live_bytes: u64, oldest: u64, writer: &Writer) -> bool {
         let log_bytes = writer.log_bytes();
-        if !due {
-            (self.circle, self.rests_until_bytes) = (None, 0);
+        let dead_bytes = log_bytes.saturating_sub(live_bytes);
+        // On a full disk a segment's worth is enough to go for: acknowledgements would use up the reserve before the log is large.
+        let makes_room = |rest_bytes: u64| {
+            let lacks = writer.lacks_bytes();
+            lacks.is_some_and(|bytes| dead_bytes >= rest_bytes + bytes)
+        };
+        let is_on = self.thresholds.percentage > 0 && !self.broken;
+        if !(is_on && (self.is_too_large(log_bytes, live_bytes) || makes_room(0))) {
+            (self.circle, self.rest) = (None, None);
             return false;
         }
         let goes_on = self.circle.is_some_and(|up_to| oldest <= up_to);
         if goes_on {
             return true;
         }
-        if self.circle.is_some() && self.rests_until_bytes == 0 {
-            self.rests_until_bytes = log_bytes + log_bytes / REST_SHARE;
+        if self.circle.is_some() && self.rest.is_none() {
+            self.rest = Some(Rest {
+                until_bytes: log_bytes + log_bytes / REST_SHARE,
+                dead_bytes,
+            });
         }
-        let begins = log_bytes >= self.rests_until_bytes;
+        let begins = self
+            .rest
+            .is_none_or(|rest| log_bytes >= rest.until_bytes || makes_room(rest.dead_bytes));
         if begins {
-            (self.circle, self.rests_until_bytes) = (Some(writer.active_number()), 0);
+            (self.circle, self.rest) = (Some(writer.active_number()), None);
         }
         begins
     }
 
-    fn is_due(&self, log_bytes: u64, live_bytes: u64) -> bool {
+    fn is_too_large(&self, log_bytes: u64, live_bytes: u64) -> bool {
         let Thresholds {
             percentage,
             min_bytes,
         } = self.thresholds;
         let most = u128::from(live_bytes) * (100 + u128::from(percentage)) / 100;
-        percentage > 0 && !self.broken && log_bytes > min_bytes && u128::from(log_bytes) > most
+        log_bytes > min_bytes && u128::from(log_bytes) > most
     }
 
     /// Copies what lives of the next records.

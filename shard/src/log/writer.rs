@@ -268,9 +268,11 @@ impl Writer {
         }
         let trouble = self.trouble.as_ref()?;
         let bytes = upper_bound(raw_bytes) + self.group_bytes();
-        let fits = self.segments.back().is_some_and(|active| active.room() >= bytes);
+        // The rest of a segment of the reserve belongs to it too.
+        let (ready, reserve) = (self.ready_spares(), self.options.reserve);
+        let fits = ready >= reserve && self.segments.back().is_some_and(|active| active.room() >= bytes);
         let oversize = FIRST_RECORD + META_BYTES + bytes > self.options.segment_bytes;
-        if fits || (self.spares.len() > self.options.reserve && !oversize) {
+        if fits || (ready > reserve && !oversize) {
             return None;
         }
         Some(Misconf(format!("The log cannot grow: {}", trouble.reason)))
@@ -380,6 +382,18 @@ impl Writer {
             .sum()
     }
 
+    /// When the disk has no room for the next segments: the size of one. As many bytes that are dead make room for it.
+    pub fn lacks_bytes(&self) -> Option<u64> {
+        self.trouble.as_ref().map(|_| self.options.segment_bytes)
+    }
+
+    /// A segment was unlinked: there may be room for another at once.
+    pub fn room_was_made(&mut self) {
+        if let Some(trouble) = &mut self.trouble {
+            trouble.retry_at = Mono(0);
+        }
+    }
+
     /// Number of the segment that is written to.
     pub fn active_number(&self) -> u64 {
         self.segments
@@ -483,6 +497,11 @@ impl Writer {
             Ok(_) => self.created(number),
             Err(error) => self.create_failed(now, number, &error),
         }
+    }
+
+    /// Spares that may be written to. One that is being created may never be.
+    fn ready_spares(&self) -> usize {
+        self.spares.iter().filter(|spare| spare.ready).count()
     }
 
     fn is_always(&self) -> bool {

@@ -106,15 +106,13 @@ impl Writer {
     }
 
     pub(super) fn start_creating(&mut self, now: Mono) {
+        self.end_trouble();
         if self
             .trouble
             .as_ref()
             .is_some_and(|trouble| now < trouble.retry_at)
         {
             return;
-        }
-        if self.spares.len() >= self.options.reserve + ORDINARY_SPARES {
-            self.trouble = None;
         }
         // After a failure one at a time, until one succeeds.
         let limit = if self.trouble.is_some() { 1 } else { usize::MAX };
@@ -240,7 +238,6 @@ impl Writer {
     }
 
     pub(super) fn created(&mut self, number: u64) {
-        self.trouble = None;
         if let Some(spare) = self.spares.iter_mut().find(|spare| spare.number == number) {
             spare.ready = true;
         } else if let Some(segment) = self
@@ -250,6 +247,16 @@ impl Writer {
             .find(|segment| segment.number == number)
         {
             segment.ready = true;
+        }
+        self.end_trouble();
+        // What went well once is tried again at once.
+        self.room_was_made();
+    }
+
+    /// It is over when the whole reserve is there again, and more.
+    fn end_trouble(&mut self) {
+        if self.ready_spares() >= self.options.reserve + ORDINARY_SPARES {
+            self.trouble = None;
         }
     }
 

@@ -1,0 +1,177 @@
+//! A full disk: what needs space is refused with the reason, what frees it goes on, nothing that was confirmed is lost over a kill, and
+//! when there is space again it goes on by itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use tools::client::Client;
+use tools::reply::Reply;
+
+use crate::support::tiny_disk::{mount_tiny, resize, unmount, with_mounts};
+use crate::support::{Folder, Server, Setup, call, end, eventually, info, jobs, restart};
+
+const KILOBYTES: u64 = 3_000;
+const ONCE: usize = 5;
+
+#[test]
+fn a_full_disk_refuses_and_recovers_by_itself() {
+    for (fsync, shards) in [("always", 1), ("everysec", 2)] {
+        with_mounts(move || {
+            let folder = Folder::new();
+            let data = folder.path().join("data");
+            std::fs::create_dir(&data).expect("the folder is ours");
+            mount_tiny(&data, KILOBYTES);
+            let setup = Setup::flags(&format!(
+                "--shards {shards} --appendonly yes --appendfsync {fsync} --aof-segment-size 65536 \
+                 --auto-aof-rewrite-min-size 0 --dir data"
+            ));
+            fill_and_recover(&setup, folder, &data);
+            unmount(&data);
+        });
+    }
+}
+
+/// What was confirmed: RETRY 600 jobs by ID with their queue, and RETRY 0 jobs.
+#[derive(Default)]
+struct Confirmed {
+    jobs: BTreeMap<String, String>,
+    once: BTreeSet<String>,
+}
+
+impl Confirmed {
+    fn assert_there(&self, client: &mut Client, gone: &BTreeSet<String>) {
+        for id in self.jobs.keys().chain(&self.once) {
+            let is_there = call(client, &format!("SHOW {id}")) != Reply::Null;
+            assert_eq!(is_there, !gone.contains(id), "{id}");
+        }
+    }
+}
+
+fn fill_and_recover(setup: &Setup, folder: Folder, data: &Path) {
+    let server = restart(setup.clone(), folder);
+    let mut client = server.client();
+    let mut confirmed = Confirmed::default();
+    for number in 0..ONCE {
+        let id = call(&mut client, &format!("ADDJOB once {number} 0 RETRY 0"));
+        confirmed.once.insert(id.text().expect("an ID").to_owned());
+    }
+    fill(&server, &mut confirmed);
+    assert!(!confirmed.jobs.is_empty());
+    let mut gone = work_while_full(&mut client);
+    drop(client);
+
+    // Killed while it is full, and started again there.
+    let server = restart(setup.clone(), end(server, libc::SIGKILL));
+    let mut client = server.client();
+    confirmed.assert_there(&mut client, &gone);
+    assert_eq!(call(&mut client, "QLEN once").integer(), Some(ONCE as i64));
+    // Acknowledgements and compaction make space.
+    let some: Vec<&String> = confirmed.jobs.keys().filter(|id| !gone.contains(*id)).collect();
+    let some: BTreeSet<String> = some.into_iter().step_by(2).cloned().collect();
+    for id in &some {
+        assert_eq!(call(&mut client, &format!("ACKJOB {id}")).integer(), Some(1));
+    }
+    gone.extend(some);
+    comes_back(&mut client, &mut confirmed);
+    fill(&server, &mut confirmed);
+    confirmed.assert_there(&mut client, &gone);
+    // So does a larger disk.
+    resize(data, 3 * KILOBYTES);
+    comes_back(&mut client, &mut confirmed);
+    let taken = jobs(&call(&mut client, "GETJOB NOHANG FROM once"));
+    assert!(confirmed.once.contains(&taken[0].1));
+    drop(client);
+
+    let server = restart(setup.clone(), end(server, libc::SIGKILL));
+    let mut client = server.client();
+    confirmed.assert_there(&mut client, &gone);
+    assert_eq!(call(&mut client, "QLEN once").integer(), Some(ONCE as i64 - 1));
+    let left = confirmed.jobs.len() + ONCE - gone.len();
+    assert_eq!(info(&mut client, "jobs", "registered_jobs"), left.to_string());
+    drop(client);
+    end(server, libc::SIGTERM);
+}
+
+/// Adds jobs over several connections until each is told that the disk is full.
+fn fill(server: &Server, confirmed: &mut Confirmed) {
+    let producers: Vec<_> = (0..3)
+        .map(|number: usize| {
+            let mut client = server.client();
+            std::thread::spawn(move || {
+                let mut added = BTreeMap::new();
+                for body_bytes in [3_000, 700, 1] {
+                    let body = "x".repeat(body_bytes);
+                    for at in 0.. {
+                        let queue = format!("q{}", (number + at) % 7);
+                        let reply = client.call(&["ADDJOB", &queue, &body, "0", "RETRY", "600"]);
+                        let reply = reply.expect("a reply");
+                        if let Some(error) = reply.error() {
+                            assert_full(error);
+                            break;
+                        }
+                        added.insert(reply.text().expect("an ID").to_owned(), queue);
+                    }
+                }
+                added
+            })
+        })
+        .collect();
+    for producer in producers {
+        confirmed.jobs.extend(producer.join().expect("a producer ends"));
+    }
+    assert_eq!(server.info("persistence", "aof_last_write_status"), "err");
+}
+
+fn assert_full(error: &str) {
+    assert!(
+        error.starts_with("MISCONF ") && error.contains("no space left on the device"),
+        "{error}"
+    );
+}
+
+/// Deliveries and acknowledgements go on, other changes do not: the IDs that are done.
+fn work_while_full(client: &mut Client) -> BTreeSet<String> {
+    let mut done = BTreeSet::new();
+    for queue in 0..7 {
+        let taken = jobs(&call(client, &format!("GETJOB NOHANG COUNT 5 FROM q{queue}")));
+        assert_eq!(taken.len(), 5);
+        // Until not even the smallest record has room.
+        let refusal = (0..100_000).find_map(|_| {
+            let nack = client.call(&["NACK", &taken[4].1]).expect("a reply");
+            if nack.integer() == Some(1) {
+                let again = jobs(&call(client, &format!("GETJOB NOHANG FROM q{queue}")));
+                assert_eq!(again[0].1, taken[4].1);
+            }
+            nack.error().map(str::to_owned)
+        });
+        assert_full(&refusal.expect("a disk is full at some time"));
+        for (verb, (_, id, _)) in ["ACKJOB", "FASTACK", "DELJOB", "ACKJOB"].iter().zip(&taken) {
+            assert_eq!(call(client, &format!("{verb} {id}")).integer(), Some(1));
+            done.insert(id.clone());
+        }
+    }
+    let once = client
+        .call(&["GETJOB", "NOHANG", "FROM", "once"])
+        .expect("a reply");
+    assert_full(once.error().expect("its record has no room"));
+    done
+}
+
+/// It serves again, without any help.
+fn comes_back(client: &mut Client, confirmed: &mut Confirmed) {
+    eventually("ADDJOB works again", || {
+        let reply = client.call(&["ADDJOB", "q0", &"x".repeat(3_000), "0", "RETRY", "600"]);
+        let reply = reply.expect("a reply");
+        if let Some(error) = reply.error() {
+            assert_full(error);
+            return false;
+        }
+        confirmed
+            .jobs
+            .insert(reply.text().expect("an ID").to_owned(), "q0".to_owned());
+        true
+    });
+    eventually("the log is well again", || {
+        info(client, "persistence", "aof_last_write_status") == "ok"
+    });
+}
