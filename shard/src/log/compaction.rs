@@ -25,13 +25,18 @@ use crate::id::JobId;
 use crate::wire::Blob;
 
 /// Bytes read at a time.
-const READ_BYTES: u64 = 1 << 18;
+const READ_BYTES: u64 = 64 << 10;
 /// Objects asked for in one step.
-const STEP_OBJECTS: usize = 256;
+const STEP_OBJECTS: usize = 64;
 /// Bytes of snapshots in one step.
-const STEP_BYTES: u64 = 1 << 20;
+const STEP_BYTES: u64 = 64 << 10;
 /// Bytes that may wait to be written before compaction pauses.
 const PENDING_BYTES: u64 = 4 << 20;
+/// Bytes that it goes through in a millisecond, beyond those that new records ask for. A circle of a log that may be twice as long as
+/// what lives goes through two bytes for each that is written meanwhile.
+const PACE_BYTES_PER_MS: u64 = 16 << 10;
+/// What of that may be saved up.
+const PACE_MOST_BYTES: u64 = 64 << 10;
 /// After a circle in vain the log grows by this share before the next.
 const REST_SHARE: u64 = 8;
 /// How long after a failure it goes on.
@@ -104,6 +109,7 @@ struct Reading {
 pub struct Compaction {
     thresholds: Thresholds,
     phase: Phase,
+    pace: Pace,
     /// All segments up to this one are to be compacted.
     forced: Option<u64>,
     /// The newest segment when the present circle began: behind it all is compacted already.
@@ -125,6 +131,7 @@ impl Compaction {
         Self {
             thresholds,
             phase: Phase::Idle,
+            pace: Pace::default(),
             forced: None,
             circle: None,
             rest: None,
@@ -366,7 +373,14 @@ impl Compaction {
         if reading.io.is_some() || writer.pending_bytes() > PENDING_BYTES {
             return Ok(false);
         }
-        match reading.copy_some(writer, live) {
+        if !self.pace.allows(now, writer.end_place()) {
+            self.paused_until = now.after_ms(1);
+            return Ok(false);
+        }
+        let (before, end) = (reading.offset, writer.end_place());
+        let copied = reading.copy_some(writer, live);
+        self.pace.went(reading.offset - before, writer.end_place() - end);
+        match copied {
             Ok(Progress::More) => return Ok(true),
             Ok(Progress::Needs(action)) => {
                 let io = self.push_io(writer, action);
@@ -385,6 +399,32 @@ impl Compaction {
             Err(_) => self.paused_until = now.after_ms(RETRY_MS),
         }
         Ok(false)
+    }
+}
+
+/// How fast it may go, so that requests find the shard free: by time, and by what is written beside it.
+#[derive(Debug, Default)]
+struct Pace {
+    at: Mono,
+    /// Where the log ended, own snapshots included.
+    end: u64,
+    bytes: u64,
+}
+
+impl Pace {
+    fn allows(&mut self, now: Mono, end: u64) -> bool {
+        let by_time = now.since_ms(self.at).saturating_mul(PACE_BYTES_PER_MS);
+        // A log whose last records failed ends earlier than it did.
+        let by_growth = 2 * end.saturating_sub(self.end);
+        let most = PACE_MOST_BYTES.max(by_growth);
+        self.bytes = (self.bytes.saturating_add(by_time).saturating_add(by_growth)).min(most);
+        (self.at, self.end) = (now, end);
+        self.bytes > 0
+    }
+
+    fn went(&mut self, through: u64, written: u64) {
+        self.bytes = self.bytes.saturating_sub(through);
+        self.end += written;
     }
 }
 

@@ -369,6 +369,11 @@ impl Writer {
         );
     }
 
+    /// Place behind the last record.
+    pub fn end_place(&self) -> u64 {
+        self.segments.back().map_or(self.durable.0, |last| last.end)
+    }
+
     /// Bytes of all records.
     pub fn log_bytes(&self) -> u64 {
         self.segments

@@ -62,7 +62,7 @@ pub enum Plant {
     SkippedSegment,
     /// A resharding does not read the last of the old shards.
     SkippedShard,
-    /// A start takes the wall clock for three seconds later than it is.
+    /// A start takes the wall clock for half a minute later than it is.
     WallClock,
 }
 

@@ -536,7 +536,11 @@ impl Ledger {
                 queue.serial += 1;
                 queue.push(open.sent, moment, None);
             }
-            Kind::Flush => self.flushed(open, false, moment),
+            Kind::Flush => {
+                self.flushed(open, false, moment);
+                // What is under way may be flushed, too.
+                self.queues.iter_mut().for_each(|queue| queue.serial += 1);
+            }
             Kind::Config(..) | Kind::Rewrite | Kind::Shutdown => {}
         }
         Ok(())

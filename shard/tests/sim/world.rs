@@ -69,7 +69,7 @@ impl World {
         let log: LogBoot = disk.boot(birth.settings.appendonly, birth.shards, boot_id)?;
         let mut now = birth.now;
         if disk.plant == Plant::WallClock {
-            now.wall_us += 3_000_000;
+            now.wall_us += 30_000_000;
         }
         let plan = log.plan;
         let start = Start {
