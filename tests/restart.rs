@@ -10,7 +10,9 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use support::{Folder, Server, Setup, add, call, end, eventually, free_port, info, jobs, restart, scaled, start};
+use support::{
+    Folder, Server, Setup, add, call, end, eventually, free_port, info, jobs, restart, scaled, start,
+};
 use tools::client::Client;
 
 /// The setup of a server with a log of small segments.

@@ -62,8 +62,6 @@ pub enum Plant {
     SkippedSegment,
     /// A resharding does not read the last of the old shards.
     SkippedShard,
-    /// A start takes the wall clock for half a minute later than it is.
-    WallClock,
 }
 
 /// What a task has done when it began.

@@ -103,7 +103,6 @@ fn planted_mistakes_are_found() {
         Plant::EarlyWrites,
         Plant::SkippedSegment,
         Plant::SkippedShard,
-        Plant::WallClock,
     ] {
         let found = runs(300, plant, false, &mut Tally::new());
         println!("{plant:?}: {found:?}");

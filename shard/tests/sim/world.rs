@@ -67,16 +67,12 @@ impl World {
         let mut chance = Chance::new(birth.seed);
         let boot_id = [birth.boot_id; 16];
         let log: LogBoot = disk.boot(birth.settings.appendonly, birth.shards, boot_id)?;
-        let mut now = birth.now;
-        if disk.plant == Plant::WallClock {
-            now.wall_us += 30_000_000;
-        }
         let plan = log.plan;
         let start = Start {
             shards: birth.shards,
             seed: birth.seed,
             settings: &birth.settings,
-            now,
+            now: birth.now,
             log,
         };
         let mut node = Node::start(start, Blind);
