@@ -129,7 +129,8 @@ impl Net {
     /// Answers a connection that gets no session, and closes it.
     pub fn refuse(&mut self, arrival: Arrival, reply: &'static [u8], now_us: u64) {
         let (place, ..) = self.place(arrival);
-        self.linger(place, vec![Bytes::from_static(reply)], now_us);
+        let reply = (!reply.is_empty()).then_some(Bytes::from_static(reply));
+        self.linger(place, reply.into_iter().collect(), now_us);
     }
 
     /// The next event, if anything happened.

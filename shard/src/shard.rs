@@ -303,6 +303,10 @@ impl Shard {
                 client,
                 shard,
             },
+            None if coordinator.is_stopping() => Effect::Refuse {
+                connection,
+                reply: b"",
+            },
             None => {
                 self.core.stats.counters.rejected_connections += 1;
                 Effect::Refuse {

@@ -66,6 +66,11 @@ impl Coordinator {
         Some((client, shard as ShardNo))
     }
 
+    /// Whether the node is about to end: it serves nobody new.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
     /// A change was asked for: goes to every shard.
     pub fn ask(
         &mut self,
