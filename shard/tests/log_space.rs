@@ -109,14 +109,14 @@ impl Full {
         );
     }
 
-    /// Adds a job of about 100 bytes; `false`: refused.
-    fn add(&mut self) -> bool {
+    /// Adds a job; `false`: refused.
+    fn add(&mut self, body_bytes: usize) -> bool {
         let mut job = loop {
             if let Entry::Added(job) = State::default().random_entry(&mut self.chance) {
                 break job;
             }
         };
-        job.body = "x".into();
+        job.body = vec![b'x'; body_bytes].as_slice().into();
         let entry = Entry::Added(job);
         let taken = self.log.append(&entry).is_ok();
         if taken {
@@ -126,8 +126,8 @@ impl Full {
         taken
     }
 
-    fn fill(&mut self) {
-        while self.add() {}
+    fn fill(&mut self, body_bytes: usize) {
+        while self.add(body_bytes) {}
         let misconf = self.log.misconf().expect("the disk is full");
         assert!(misconf.0.contains("no space left"), "{misconf:?}");
     }
@@ -149,18 +149,18 @@ impl Full {
 fn the_reserve_is_not_for_what_takes_space() {
     // Without compaction: the reserve does not grow again.
     let mut full = Full::new(0);
-    full.fill();
+    full.fill(1);
     // An acknowledgement takes 56 bytes: so many need what is left of the active segment, and a segment of the reserve.
     for id in full.ids().into_iter().take(SEGMENT as usize / 56) {
         full.acknowledge(id);
-        assert!(!full.add(), "there is no room for what frees none");
+        assert!(!full.add(1), "there is no room for what frees none");
     }
 }
 
 #[test]
 fn small_acknowledgements_make_room_before_they_use_up_the_reserve() {
     let mut full = Full::new(100);
-    full.fill();
+    full.fill(1);
     let before = full.ids();
     // Their records alone would fill the reserve several times.
     let some = before.len() / 2;
@@ -168,7 +168,7 @@ fn small_acknowledgements_make_room_before_they_use_up_the_reserve() {
     let mut added = 0;
     for id in before.into_iter().take(some) {
         full.acknowledge(id);
-        added += usize::from(full.add());
+        added += usize::from(full.add(1));
     }
     assert!(added > some / 4, "{added} of {some}");
 }
@@ -188,7 +188,7 @@ fn a_start_takes_one_segment_until_all_have_begun() {
 #[test]
 fn a_full_disk_stops_no_start_however_many_there_were() {
     let mut full = Full::new(100);
-    full.fill();
+    full.fill(2_000);
     for _ in 0..50 {
         // Each process leaves a segment of which it used little.
         full.log = begin(&mut full.disk, 100, full.now);

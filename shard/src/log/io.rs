@@ -126,6 +126,8 @@ pub enum WriterEvent {
         to: Position,
         reason: String,
     },
+    /// Something is amiss and nothing is lost.
+    Warning(String),
     /// The process must stop.
     Fatal(String),
 }

@@ -220,6 +220,7 @@ impl Log {
         self.writer.take_events(&mut written);
         events.extend(written.into_iter().map(|event| match event {
             WriterEvent::Failed { from, to, reason } => Event::Failed { from, to, reason },
+            WriterEvent::Warning(warning) => Event::Warning(warning),
             WriterEvent::Fatal(message) => Event::Fatal(message),
         }));
         events.append(&mut self.events);

@@ -385,15 +385,6 @@ impl Writer {
             .sum()
     }
 
-    /// The same with what is allocated behind the last record of each segment but the one that is written to.
-    pub fn allocated_bytes(&self) -> u64 {
-        let allocated = |segment: &Segment| match segment.sealed {
-            true => segment.file_bytes,
-            false => segment.end - segment.base,
-        };
-        self.segments.iter().map(allocated).sum()
-    }
-
     /// Makes no spares until it is told to: on a full disk the little room that there is is for the first segment of each shard.
     pub fn hold_spares(&mut self, holds: bool) {
         self.holds_spares = holds;

@@ -265,6 +265,10 @@ impl Writer {
 
     pub(super) fn create_failed(&mut self, now: Mono, number: u64, error: &IoError) {
         let (reason, retry_at) = (error.to_string(), now.after_ms(RETRY_MS));
+        if self.trouble.is_none() {
+            let warning = format!("The log cannot grow: {reason}");
+            self.events.push(WriterEvent::Warning(warning));
+        }
         self.trouble = Some(Trouble {
             reason: reason.clone(),
             retry_at,
