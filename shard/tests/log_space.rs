@@ -14,7 +14,8 @@ use disk::{Disk, Plant};
 use shard::clock::Now;
 use shard::id::JobId;
 use shard::log::{
-    AckedImage, AppendFsync, Entry, Event, Log, Recovery, RecoveryOptions, Thresholds, WriterOptions,
+    AckedImage, AppendFsync, Entry, Event, FoundFile, Log, Recovery, RecoveryOptions, Thresholds, Want,
+    WriterOptions,
 };
 use state::State;
 use support::Chance;
@@ -32,37 +33,53 @@ struct Full {
     now: Now,
 }
 
+/// A log with what the disk holds.
+fn begin(disk: &mut Disk, percentage: u32, now: Now) -> Log {
+    let options = RecoveryOptions {
+        shard: 0,
+        generation: 1,
+        boot_id: [1; 16],
+        may_cut: true,
+    };
+    let files = disk.segments().into_iter();
+    let files = files.map(|(number, bytes)| FoundFile { number, bytes });
+    let mut recovery = Recovery::new(options, files.collect());
+    while let Want::Read {
+        segment,
+        offset,
+        bytes,
+    } = recovery.want()
+    {
+        let read = disk.read(segment, offset, bytes);
+        recovery.supply(Ok(read), &mut |_| {}).expect("nothing is wrong");
+    }
+    let recovered = recovery.finish().expect("nothing is wrong");
+    recovered.repairs.iter().for_each(|step| disk.repair(step));
+    let options = WriterOptions {
+        shard: 0,
+        generation: 1,
+        segment_bytes: SEGMENT,
+        reserve: RESERVE,
+        fsync: AppendFsync::Always,
+        seed: [3; 32],
+    };
+    let thresholds = Thresholds {
+        percentage,
+        min_bytes: 0,
+    };
+    Log::new(options, thresholds, recovered.start(1, [1; 16], now))
+}
+
 impl Full {
     fn new(percentage: u32) -> Self {
-        let options = RecoveryOptions {
-            shard: 0,
-            generation: 1,
-            boot_id: [1; 16],
-            may_cut: true,
-        };
-        let fresh = Recovery::new(options, Vec::new())
-            .finish()
-            .expect("nothing can be wrong");
         let now = Now {
             mono_us: 1_000_000,
             wall_us: 1_700_000_000_000_000,
         };
-        let options = WriterOptions {
-            shard: 0,
-            generation: 1,
-            segment_bytes: SEGMENT,
-            reserve: RESERVE,
-            fsync: AppendFsync::Always,
-            seed: [3; 32],
-        };
-        let thresholds = Thresholds {
-            percentage,
-            min_bytes: 0,
-        };
         let mut disk = Disk::new(Plant::None);
         disk.faults.capacity = Some(SEGMENTS * SEGMENT);
         Self {
-            log: Log::new(options, thresholds, fresh.start(1, [1; 16], now)),
+            log: begin(&mut disk, percentage, now),
             disk,
             state: State::default(),
             chance: Chance::new(7),
@@ -85,8 +102,11 @@ impl Full {
         }
         let mut events = Vec::new();
         self.log.take_events(&mut events);
-        let failed = events.iter().any(|event| matches!(event, Event::Failed { .. }));
-        assert!(!failed, "nothing that was taken fails: {events:?}");
+        let failed = |event: &Event| matches!(event, Event::Failed { .. } | Event::Fatal(_));
+        assert!(
+            !events.iter().any(failed),
+            "nothing that was taken fails: {events:?}"
+        );
     }
 
     /// Adds a job of about 100 bytes; `false`: refused.
@@ -151,4 +171,33 @@ fn small_acknowledgements_make_room_before_they_use_up_the_reserve() {
         added += usize::from(full.add());
     }
     assert!(added > some / 4, "{added} of {some}");
+}
+
+#[test]
+fn a_start_takes_one_segment_until_all_have_begun() {
+    let mut full = Full::new(100);
+    full.log.hold_spares(true);
+    full.drive();
+    assert!(full.log.started());
+    assert_eq!(full.disk.segments().len(), 1);
+    full.log.hold_spares(false);
+    full.drive();
+    assert_eq!(full.disk.segments().len(), 1 + RESERVE + 1);
+}
+
+#[test]
+fn a_full_disk_stops_no_start_however_many_there_were() {
+    let mut full = Full::new(100);
+    full.fill();
+    for _ in 0..50 {
+        // Each process leaves a segment of which it used little.
+        full.log = begin(&mut full.disk, 100, full.now);
+        full.log.hold_spares(true);
+        full.drive();
+        assert!(full.log.started());
+        full.log.hold_spares(false);
+        for _ in 0..100 {
+            full.drive();
+        }
+    }
 }

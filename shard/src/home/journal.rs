@@ -394,7 +394,8 @@ impl Home {
     }
 
     /// Writes from now on to this log. What it holds already is what there is, or (`populate`) it is to be filled with that.
-    pub fn begin_log(&mut self, log: Log, populate: bool) {
+    pub fn begin_log(&mut self, mut log: Log, populate: bool) {
+        log.hold_spares(!populate);
         self.journal.log = Some(log);
         self.journal.gates = false;
         self.journal.populated = None;
@@ -404,6 +405,9 @@ impl Home {
     /// The log's generation counts: from now on, at the latest, answers wait for it.
     pub fn log_counts(&mut self) {
         self.journal.gates = true;
+        if let Some(log) = &mut self.journal.log {
+            log.hold_spares(false);
+        }
     }
 
     /// The log ends here; what waited for it leaves.

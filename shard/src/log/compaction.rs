@@ -326,7 +326,7 @@ impl Compaction {
     /// is left lives, and the marks at the heads of many small segments may be more than a small percentage allows.
     fn goes_on(&mut self, live_bytes: u64, oldest: u64, writer: &Writer) -> bool {
         let log_bytes = writer.log_bytes();
-        let dead_bytes = log_bytes.saturating_sub(live_bytes);
+        let dead_bytes = writer.allocated_bytes().saturating_sub(live_bytes);
         // On a full disk a segment's worth is enough to go for: acknowledgements would use up the reserve before the log is large.
         let makes_room = |rest_bytes: u64| {
             let lacks = writer.lacks_bytes();

@@ -95,6 +95,11 @@ impl Log {
         self.writer.started()
     }
 
+    /// Whether it makes no spare segments yet: a start holds them until every shard has begun.
+    pub fn hold_spares(&mut self, holds: bool) {
+        self.writer.hold_spares(holds);
+    }
+
     /// The present `appendfsync`.
     pub fn fsync(&self) -> AppendFsync {
         self.writer.fsync()

@@ -167,6 +167,8 @@ pub struct Writer {
     sync_started_at: Mono,
     repair: Option<Repair>,
     trouble: Option<Trouble>,
+    /// No spares are made yet.
+    holds_spares: bool,
     undone: u64,
     ios: Vec<Io>,
     events: Vec<WriterEvent>,
@@ -207,6 +209,7 @@ impl Writer {
             sync_started_at: start.now.mono(),
             repair: None,
             trouble: None,
+            holds_spares: false,
             undone: 0,
             ios: Vec::new(),
             events: Vec::new(),
@@ -380,6 +383,20 @@ impl Writer {
             .iter()
             .map(|segment| segment.end - segment.base)
             .sum()
+    }
+
+    /// The same with what is allocated behind the last record of each segment but the one that is written to.
+    pub fn allocated_bytes(&self) -> u64 {
+        let allocated = |segment: &Segment| match segment.sealed {
+            true => segment.file_bytes,
+            false => segment.end - segment.base,
+        };
+        self.segments.iter().map(allocated).sum()
+    }
+
+    /// Makes no spares until it is told to: on a full disk the little room that there is is for the first segment of each shard.
+    pub fn hold_spares(&mut self, holds: bool) {
+        self.holds_spares = holds;
     }
 
     /// When the disk has no room for the next segments: the size of one. As many bytes that are dead make room for it.

@@ -107,6 +107,9 @@ impl Writer {
 
     pub(super) fn start_creating(&mut self, now: Mono) {
         self.end_trouble();
+        if self.holds_spares {
+            return;
+        }
         if self
             .trouble
             .as_ref()
