@@ -17,26 +17,23 @@
 //! what it waits for; `Home::hold` and `Home::end` keep it back until the log has reached that. When entries fail, the
 //! answers that were to tell of them become `-MISCONF`, and what they handed out goes back.
 
+mod failure;
+mod images;
+
 use std::collections::VecDeque;
 
 use super::job::Job;
-use super::stock::Stock;
-use super::{Home, Place, Queue};
+use super::{Home, Queue};
 use crate::clock::{Mono, Now};
 use crate::commands::addjob::AddJob;
 use crate::commands::{IdVerb, Request};
 use crate::error::CommandError;
 use crate::id::JobId;
 use crate::limits::UPKEEP_STEP;
-use crate::log::{
-    AckedImage, AppendFsync, Done, Entry, Event, Io, IoError, JobRef, KeptPlace, Live, Log, ObjectKey,
-    Position, QueueImage, StateChange, Thresholds, WallMs,
-};
-use crate::message::{Answer, Manner, Ticket};
+use crate::log::{AckedImage, AppendFsync, Done, Entry, Event, Io, IoError, Log, Position, Thresholds};
+use crate::message::{Answer, Ticket};
 use crate::wire::Blob;
-
-/// Bytes that may wait to be written before the snapshots of a new log pause.
-const PENDING_BYTES: u64 = 4 << 20;
+use images::{Lives, can_populate, change, job_ref, queue_image};
 
 /// What an answer waits for: all entries from the first to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -578,92 +575,6 @@ impl Home {
         }
     }
 
-    /// These entries are not in the log: what they told of is undone, or at least not told.
-    fn log_failed(&mut self, now: Now, from: Position, to: Position, reason: &str) {
-        let failed = |position: Position| from <= position && position <= to;
-        if self.journal.populating.is_some() || self.journal.populated.is_some_and(failed) {
-            self.journal.populating = Some(Populating::from_the_start(true));
-            self.journal.populated = None;
-        }
-        if !self.journal.gates {
-            return;
-        }
-        let fresh = std::mem::take(&mut self.journal.fresh);
-        let (lost, kept): (VecDeque<Fresh>, _) = fresh.into_iter().partition(|fresh| failed(fresh.position));
-        self.journal.fresh = kept;
-        for Fresh { ctime, key, .. } in lost {
-            if self.stock.jobs.0.get(key).is_some_and(|job| job.ctime == ctime) {
-                self.counters.added = self.counters.added.saturating_sub(1);
-                self.remove(key);
-            }
-        }
-        let misconf = || CommandError::Misconf(format!("Errors writing to the log: {reason}"));
-        for list in 0..self.journal.waiting.len() {
-            for mut waiting in std::mem::take(&mut self.journal.waiting[list]) {
-                let hit = waiting
-                    .need
-                    .is_some_and(|need| need.first <= to && need.last >= from);
-                if hit {
-                    waiting.need = None;
-                    match &mut waiting.held {
-                        Held::Answer(ticket, Answer::Jobs(jobs)) => {
-                            let (ticket, handed) = (*ticket, std::mem::take(jobs));
-                            let (jobs, need) = self.still_handed_out(now, handed);
-                            if jobs.is_empty() {
-                                self.ends.push(Held::Answer(ticket, Answer::Jobs(jobs)));
-                                self.wait_again(now.mono(), ticket);
-                                continue;
-                            }
-                            waiting.need = need;
-                            waiting.held = Held::Answer(ticket, Answer::Jobs(jobs));
-                        }
-                        Held::Answer(_, answer) => *answer = Answer::Error(misconf()),
-                        Held::Change(_, result) => *result = Err(misconf()),
-                    }
-                }
-                self.journal.waiting[list].push_back(waiting);
-            }
-        }
-    }
-
-    /// Of jobs whose handing out is in doubt those that may go on; the RETRY 0 ones return to their queues.
-    fn still_handed_out(
-        &mut self,
-        now: Now,
-        mut jobs: Vec<crate::message::Delivered>,
-    ) -> (Vec<crate::message::Delivered>, Option<Need>) {
-        let mut need: Option<Need> = None;
-        jobs.retain(|delivered| {
-            let handed = delivered.handed;
-            let Some(key) = self.find_job(now.mono(), &handed.id) else {
-                return false;
-            };
-            let job = &self.stock.jobs[key];
-            if job.at_most_once() {
-                self.put_back(now.mono(), handed);
-                return false;
-            }
-            let is_handed_out = job.place == Place::Leased && job.deliveries == handed.delivery;
-            if is_handed_out && let Some(position) = self.journal.fresh_position(job.ctime) {
-                need = Some(Need::of(position).and(need));
-            }
-            is_handed_out
-        });
-        (jobs, need)
-    }
-
-    /// A claim that gave nothing after all: the request goes on as if it had been refused.
-    fn wait_again(&mut self, now: Mono, ticket: Ticket) {
-        if let Some(&waiter) = self.tickets.get(&ticket)
-            && self.waiters[waiter].manner == Manner::Offer
-        {
-            self.waiters[waiter].phase = super::waiter::Phase::Offered;
-            if self.waiters[waiter].offers.is_empty() {
-                self.wait_on(now, waiter);
-            }
-        }
-    }
-
     /// Tells the log of jobs that were brought back while it refused to hear.
     fn write_unwritten(&mut self, now: Mono) {
         for _ in 0..UPKEEP_STEP {
@@ -679,133 +590,6 @@ impl Home {
                     .append(&Entry::State(change(&self.stock.jobs[key], self.journal.now)));
             }
         }
-    }
-
-    /// A step of the snapshots that a new log begins with.
-    fn populate(&mut self, now: Now) {
-        let Some(mut at) = self.journal.populating else {
-            return;
-        };
-        let Self { journal, stock, .. } = self;
-        let log = journal.log.as_mut().expect("a log is populated");
-        if !can_populate(log) {
-            return;
-        }
-        if at.again && log.append(&Entry::Flushed).is_err() {
-            return;
-        }
-        at.again = false;
-        let step = UPKEEP_STEP as u32;
-        if at.jobs < stock.jobs.0.high_water() {
-            for (_, job) in stock.jobs.0.iter_from(at.jobs, step) {
-                let name = &stock.queues[job.queue].name;
-                if log
-                    .append(&Entry::JobSnapshot(job_ref(job, name, now).to_image()))
-                    .is_err()
-                {
-                    return;
-                }
-            }
-            at.jobs = at.jobs.saturating_add(step);
-        } else if at.queues < stock.queues.0.high_water() {
-            for (_, queue) in stock.queues.0.iter_from(at.queues, step) {
-                if queue.pause.any() && log.append(&Entry::QueueSnapshot(queue_image(queue))).is_err() {
-                    return;
-                }
-            }
-            at.queues = at.queues.saturating_add(step);
-        } else {
-            log.request_sync();
-            journal.populated = Some(log.appended());
-            journal.populating = None;
-            // Jobs added before were told of: they are not undone when a record fails.
-            if !std::mem::replace(&mut journal.gates, true) {
-                journal.fresh.clear();
-            }
-            return;
-        }
-        journal.populating = Some(at);
-    }
-}
-
-/// Whether a log takes snapshots now.
-fn can_populate(log: &Log) -> bool {
-    log.started() && log.pending_bytes() <= PENDING_BYTES && log.refuses_raw(false, 0).is_none()
-}
-
-/// The home as compaction sees it.
-struct Lives<'a> {
-    stock: &'a Stock,
-    now: Now,
-    shards: u16,
-    hasher: &'a ahash::RandomState,
-}
-
-impl Live for Lives<'_> {
-    fn snapshot(&mut self, object: &ObjectKey) -> Option<Entry> {
-        match object {
-            ObjectKey::Job(id) => {
-                let job = &self.stock.jobs[self.stock.job_key(self.shards, id)?];
-                let name = &self.stock.queues[job.queue].name;
-                Some(Entry::JobSnapshot(job_ref(job, name, self.now).to_image()))
-            }
-            ObjectKey::Queue(name) => {
-                let hash = self.hasher.hash_one(name.as_slice());
-                let queue = &self.stock.queues[self.stock.queue_key(self.shards, hash, name)?];
-                queue
-                    .pause
-                    .any()
-                    .then(|| Entry::QueueSnapshot(queue_image(queue)))
-            }
-            ObjectKey::Acked(_) => None,
-        }
-    }
-
-    fn live_bytes(&self) -> u64 {
-        self.stock.log_bytes
-    }
-}
-
-/// A job with all that a restart must know of it.
-fn job_ref<'a>(job: &'a Job, queue: &'a Blob, now: Now) -> JobRef<'a> {
-    JobRef {
-        queue,
-        body: &job.body,
-        ctime: job.ctime,
-        expires_at: WallMs::wall_at(now, job.expires_at),
-        ttl_s: job.ttl_s,
-        retry_s: job.retry_s,
-        delay_s: job.delay_s,
-        replicate: job.replicate,
-        state: change(job, now),
-        holders: &[],
-    }
-}
-
-/// A job's present state.
-fn change(job: &Job, now: Now) -> StateChange {
-    StateChange {
-        id: job.id,
-        place: match job.place {
-            Place::Idle => KeptPlace::Idle,
-            Place::Queued | Place::Reserved => KeptPlace::Queued,
-            Place::Leased => KeptPlace::Leased,
-            Place::Held => KeptPlace::Held,
-        },
-        enters_at: WallMs::wall_at(now, job.enters_at),
-        nacks: job.nacks,
-        additional_deliveries: job.additional_deliveries,
-        deliveries: job.deliveries,
-        delivered: job.delivered,
-        entered_before: job.entered_before,
-    }
-}
-
-fn queue_image(queue: &Queue) -> QueueImage {
-    QueueImage {
-        name: queue.name.clone(),
-        pause: queue.pause,
-        version: 0,
     }
 }
 
