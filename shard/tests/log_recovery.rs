@@ -441,3 +441,90 @@ proptest! {
         }
     }
 }
+
+/// Compacts until there is nothing to do; how many segments went.
+fn compact(log: &mut Log, disk: &mut Disk, state: &mut State) -> u64 {
+    let before = log.segments_removed();
+    for _ in 0..1_000 {
+        log.compact(now(), state);
+        drive(log, disk);
+        if !log.is_compacting() && log.next_deadline() != Some(shard::clock::Mono(0)) {
+            return log.segments_removed() - before;
+        }
+    }
+    panic!("the circle does not end");
+}
+
+/// A job lives again after a start when the record of its end failed, and the round that counted on that end has said so already.
+#[test]
+fn a_segment_that_was_to_be_unlinked_is_kept_until_it_is_compacted_again() {
+    let mut disk = Disk::new(Plant::None);
+    let mut log = start_log(Recovered::fresh(0), AppendFsync::EverySecond);
+    let (mut chance, mut state) = (Chance::new(5), State::default());
+    for _ in 0..60 {
+        let entry = State::default().random_entry(&mut chance);
+        state.apply(&entry);
+        log.append(&entry).expect("there is room");
+        drive(&mut log, &mut disk);
+    }
+    let oldest = disk.segments()[0].0;
+    // Its end is in memory only.
+    state.apply(&Entry::Gone(*state.jobs.keys().next().expect("there are some")));
+    log.force_compaction();
+    disk.faults.unlink = 100;
+    for _ in 0..20 {
+        log.compact(now(), &mut state);
+        drive(&mut log, &mut disk);
+    }
+    disk.faults.unlink = 0;
+    assert!(used(&disk).iter().any(|(segment, _)| *segment == oldest));
+    let (recovered, _) = recover(&disk, OPTIONS).expect("nothing is wrong");
+    let steps = recovered.repairs.iter();
+    let mut unlinked =
+        steps.filter(|step| matches!(step, RepairStep::Unlink { segment } if *segment == oldest));
+    assert_eq!(unlinked.next(), None);
+    // And the circle goes on with it.
+    let mut log = start_log(recovered, AppendFsync::EverySecond);
+    drive(&mut log, &mut disk);
+    log.force_compaction();
+    compact(&mut log, &mut disk, &mut state);
+    assert!(used(&disk).iter().all(|(segment, _)| *segment != oldest));
+}
+
+/// A segment that is sealed empty, for a record too large for it, is no longer there after the first repair.
+#[test]
+fn a_start_never_needs_a_segment_that_holds_nothing() {
+    let mut disk = Disk::new(Plant::None);
+    let mut log = start_log(Recovered::fresh(0), AppendFsync::EverySecond);
+    let (mut chance, mut state) = (Chance::new(5), State::default());
+    let mut add = |log: &mut Log, disk: &mut Disk, fits: &dyn Fn(usize) -> bool| {
+        let entry = loop {
+            match State::default().random_entry(&mut chance) {
+                Entry::Added(job) if fits(job.body.len()) => break Entry::Added(job),
+                _ => {}
+            }
+        };
+        log.append(&entry).expect("there is room");
+        drive(log, disk);
+    };
+    let is_small: fn(usize) -> bool = |bytes| bytes < 60;
+    add(&mut log, &mut disk, &is_small);
+    // Goes on in an empty segment, which is too small for what comes next.
+    log.force_compaction();
+    let empty = used(&disk).last().expect("the first").0 + 1;
+    add(&mut log, &mut disk, &|bytes| bytes > 8_000);
+    (0..3).for_each(|_| add(&mut log, &mut disk, &is_small));
+    assert!(used(&disk).iter().all(|(segment, _)| *segment != empty));
+    // The first goes, the empty one is there yet.
+    for _ in 0..50 {
+        log.compact(now(), &mut state);
+        drive(&mut log, &mut disk);
+        if log.segments_removed() == 1 {
+            break;
+        }
+    }
+    let (recovered, _) = recover(&disk, OPTIONS).expect("nothing is wrong");
+    recovered.repairs.iter().for_each(|step| disk.repair(step));
+    let again = recover(&disk, OPTIONS);
+    assert!(again.is_ok(), "{:?}", again.map(|_| ()));
+}

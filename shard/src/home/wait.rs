@@ -56,7 +56,12 @@ impl Home {
         if self.stock.queues[queue].busy {
             return 0;
         }
-        self.serve_turn(now, queue)
+        let served = self.serve_turn(now, queue);
+        if self.stock.queues[queue].can_serve() {
+            // The log let the first one have nothing: the others are to hear of that, too.
+            self.make_busy(queue);
+        }
+        served
     }
 
     /// The same for a queue whose waiters are served in steps.

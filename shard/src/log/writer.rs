@@ -345,10 +345,14 @@ impl Writer {
 
     /// Takes [`raise_lowest`](Self::raise_lowest) back, since its record failed.
     pub fn reset_lowest(&mut self) {
-        self.meta.lowest_segment = self
-            .segments
-            .front()
-            .map_or(self.next_number, |oldest| oldest.number);
+        self.meta.lowest_segment = self.lowest_behind(0).unwrap_or(self.next_number);
+    }
+
+    /// The first segment behind this number that is needed: not one that was sealed empty, which a start takes for a spare.
+    fn lowest_behind(&self, number: u64) -> Option<u64> {
+        let mut behind = self.segments.iter().filter(|segment| segment.number > number);
+        let needed = |segment: &&Segment| !segment.sealed || segment.end > segment.base;
+        behind.find(needed).map(|segment| segment.number)
     }
 
     /// The oldest segment, when nothing is written to it any more.
@@ -356,10 +360,10 @@ impl Writer {
         self.segments.front().copied().filter(|oldest| oldest.is_synced())
     }
 
-    /// The number of the segment behind this one.
+    /// The number of the segment behind this one that is the lowest when this one is gone.
     pub fn number_behind(&self, number: u64) -> u64 {
-        let behind = self.segments.iter().find(|segment| segment.number > number);
-        behind.expect("only a sealed segment is asked for").number
+        let behind = self.lowest_behind(number);
+        behind.expect("only a sealed segment is asked for")
     }
 
     /// Forgets the oldest segment: it is unlinked.
