@@ -155,6 +155,11 @@ impl NodeId {
         Self(bytes)
     }
 
+    /// Its 20 bytes.
+    pub fn as_bytes(&self) -> &[u8; 20] {
+        &self.0
+    }
+
     /// Reads 40 lowercase hex digits.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text: &[u8; 40] = text.try_into().ok()?;

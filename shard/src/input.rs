@@ -5,7 +5,9 @@
 
 use std::net::SocketAddr;
 
+use crate::bus::{BusMessage, Dial, LinkEvent, LinkNo, Sender};
 use crate::error::CommandError;
+use crate::id::NodeId;
 use crate::log::{DiskTask, Done, IoError};
 use crate::message::{Message, SessionId, Ticket};
 use crate::slot::ShardNo;
@@ -61,6 +63,25 @@ pub enum Input<'a> {
         from: ShardNo,
         /// Its messages; emptied.
         messages: &'a mut Vec<Message>,
+    },
+    /// Something happened to a link that this shard dialed.
+    Link {
+        /// Which.
+        link: LinkNo,
+        /// What.
+        event: LinkEvent,
+    },
+    /// A batch of a shard of another node.
+    Bus {
+        /// Who sent it.
+        from: Sender,
+        /// Its messages; emptied.
+        messages: &'a mut Vec<BusMessage>,
+    },
+    /// Shard 0: the end of an `Effect::SaveNodes`; on an error its text.
+    NodesSaved {
+        /// How it ended.
+        result: Result<(), String>,
     },
     /// A deadline given by `next_deadline` has come, or the turn is over: timers and upkeep are looked after.
     Tick,
@@ -171,6 +192,25 @@ pub enum Effect {
         id: u64,
         /// What is to be done.
         task: DiskTask,
+    },
+    /// Who this node is from now on, to peers: links are made anew when it changes.
+    Identity {
+        /// Its ID.
+        node: NodeId,
+        /// Its store epoch.
+        epoch: u64,
+    },
+    /// Keep a link to another node; for a link that is there, to another place.
+    Dial(Dial),
+    /// A link is not needed any more. No event follows.
+    HangUp {
+        /// Which.
+        link: LinkNo,
+    },
+    /// Shard 0: replace `nodes.conf` with this text, synced, and answer with `Input::NodesSaved`. One at a time.
+    SaveNodes {
+        /// The whole file.
+        text: String,
     },
     /// A line for the server's log.
     Log {

@@ -4,7 +4,9 @@
 //! wake-up. Reading order: `slot`, `id` (what leads where) - `message` (what shards say to each other) - `home` (jobs and
 //! queues) - `commands` - `session` (clients) - `node` (what shard 0 coordinates) - `shard` (the loop's one entry).
 
+pub mod bus;
 pub mod clock;
+pub mod cluster;
 pub mod commands;
 pub mod core;
 pub mod error;

@@ -12,6 +12,7 @@
 //! | Claim | session's shard, home shard | - | hand out these of the jobs that were offered to this request |
 //! | Cancel | session's shard, home shard | - | the request ends: return its offers, forget its waiter |
 //! | Undelivered | session's shard, home shard | - | these were handed out and never reached the client |
+//! | Bus | shard a link ends at, home shard | - | a peer's message (`bus/message.rs`) |
 //! | Node | any | - | what shard 0 coordinates (`node.rs`) |
 //!
 //! The life of a GETJOB. All queues on one home shard: `Take` with [`Manner::Deliver`], answered `Jobs`, `Nothing` or
@@ -27,6 +28,7 @@
 
 use smallvec::SmallVec;
 
+use crate::bus::{BusMessage, PeerNo};
 use crate::commands::{Request, view};
 use crate::error::CommandError;
 use crate::id::JobId;
@@ -58,12 +60,33 @@ pub struct Ticket {
 #[derive(Debug)]
 #[allow(missing_docs, reason = "the table at the head of the file")]
 pub enum Message {
-    Request { ticket: Ticket, request: Request },
-    Answer { ticket: Ticket, answer: Answer },
-    Late { ticket: Ticket, answer: Answer },
-    Claim { ticket: Ticket, ids: Vec<JobId> },
-    Cancel { ticket: Ticket },
-    Undelivered { jobs: Vec<Handed> },
+    Request {
+        ticket: Ticket,
+        request: Request,
+    },
+    Answer {
+        ticket: Ticket,
+        answer: Answer,
+    },
+    Late {
+        ticket: Ticket,
+        answer: Answer,
+    },
+    Claim {
+        ticket: Ticket,
+        ids: Vec<JobId>,
+    },
+    Cancel {
+        ticket: Ticket,
+    },
+    Undelivered {
+        jobs: Vec<Handed>,
+    },
+    Bus {
+        from: PeerNo,
+        epoch: u64,
+        message: BusMessage,
+    },
     Node(NodeMessage),
 }
 

@@ -5,6 +5,7 @@
 //! input the same upkeep runs: ends of waiting requests, messages to itself, closing sessions.
 
 mod buffers;
+mod bus;
 mod change;
 mod report;
 mod store;
@@ -203,6 +204,9 @@ impl Shard {
                     self.mesh_message(now, from, message);
                 }
             }
+            Input::Link { link, event } => self.link_event(now, link, event),
+            Input::Bus { from, messages } => self.bus_batch(now, from, messages),
+            Input::NodesSaved { result } => self.nodes_saved(now, result),
             Input::Tick => self.tick(now),
             Input::Told { ticket, told } => self.told(now, ticket, told),
             Input::Disk { id, result } => self.disk_done(now, id, result),
@@ -349,6 +353,7 @@ impl Shard {
             }
             Message::Cancel { ticket } => self.core.home.cancel(now, ticket),
             Message::Undelivered { jobs } => self.core.home.undelivered(now, &jobs),
+            Message::Bus { from, epoch, message } => self.bus_message(now, from, epoch, message),
             Message::Node(message) => self.node_message(now, from, message),
         }
     }
@@ -579,6 +584,7 @@ impl Shard {
             NodeMessage::MeasureClients => self.measure_clients(),
             NodeMessage::CloseLargestClient { bytes } => self.close_largest_client(now, bytes),
             NodeMessage::Feed { lines, dropped } => self.show_feed(now, &lines, dropped),
+            NodeMessage::Topology(topology) => self.topology(now, *topology),
             NodeMessage::Closed => self.shard_closed(),
             NodeMessage::Exit { save } => self.end_store(now, save),
             NodeMessage::BeginLog(begin) => self.begin_log(now, begin),

@@ -56,6 +56,9 @@ impl Worker {
             Effect::Log { level, text } => telemetry::log(level, &text),
             Effect::StopListening => self.net.stop_listening(),
             Effect::Stopped => self.ends_at_us = Some(now.mono_us + STOP_FLUSH_US),
+            Effect::Identity { .. } | Effect::Dial(_) | Effect::HangUp { .. } | Effect::SaveNodes { .. } => {
+                unreachable!("no node is known before the bus is there")
+            }
             Effect::Disk { id, task } => self.perform_task(id, task),
             Effect::Die { why } => telemetry::die(&why),
             Effect::Crash => std::process::abort(),

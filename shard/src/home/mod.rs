@@ -15,6 +15,7 @@ mod admission;
 mod chance;
 mod check;
 mod claim;
+mod cluster;
 mod counters;
 mod job;
 mod journal;
@@ -45,6 +46,7 @@ pub(crate) use moves::Entry;
 pub(crate) use queue::Queue;
 pub use restore::Origin;
 
+use crate::bus::Peers;
 use crate::clock::{Mono, Now};
 use crate::commands::{self, IdVerb, Request};
 use crate::id::{JobId, NodeId};
@@ -84,6 +86,8 @@ pub struct Home {
     pub memory: Memory,
     /// What happened so far.
     pub counters: Counters,
+    /// The other nodes, and what there is for them.
+    pub peers: Peers,
     options: HomeOptions,
     hasher: RandomState,
     chance: Chance,
@@ -117,6 +121,7 @@ impl Home {
         Self {
             memory,
             counters: Counters::default(),
+            peers: Peers::new(options.node),
             hasher: RandomState::with_seeds(options.hash_seed, 0x5107, 0x9e37_79b9, 0x7f4a_7c15),
             chance,
             last_ctime: 0,

@@ -17,6 +17,7 @@ pub(crate) use coordinator::Coordinator;
 pub(crate) use keeper::{Act, Keeper};
 pub use keeper::{BeginLog, LogRead};
 
+use crate::bus::Topology;
 use crate::commands::ClientFilter;
 use crate::error::CommandError;
 use crate::message::Ticket;
@@ -165,6 +166,8 @@ pub enum NodeMessage {
     LogCounts,
     /// From shard 0: no log is kept any more.
     EndLog,
+    /// From shard 0: the nodes there are.
+    Topology(Box<Topology>),
     /// Lines of MONITOR for the monitors of the receiving shard.
     Feed {
         /// The lines, without line ends.

@@ -1,0 +1,1 @@
+//! Membership: which nodes there are, and which of them are alive. One machine, beside shard 0.

@@ -1,0 +1,178 @@
+//! What comes over the bus, and the links of this shard.
+
+use crate::bus::message::Place;
+use crate::bus::peers::Link;
+use crate::bus::{BusMessage, Dial, LinkEvent, LinkKind, LinkNo, PeerNo, PeerState, Sender, Topology};
+use crate::clock::Now;
+use crate::input::{Effect, LogLevel};
+use crate::message::Message;
+use crate::shard::Shard;
+use crate::slot::ShardNo;
+
+/// Links for jobs are numbered as their peers are; those of membership from here on.
+pub const MEMBERSHIP_LINKS: u32 = 1 << 16;
+
+impl Shard {
+    /// Moves what there is for some peer node to `batch`, which is empty before; over which link, or none when there is nothing more.
+    pub fn take_bus(&mut self, batch: &mut Vec<BusMessage>) -> Option<LinkNo> {
+        self.core.home.peers.take_outbox(batch)
+    }
+
+    /// Something happened to a link.
+    pub(super) fn link_event(&mut self, now: Now, link: LinkNo, event: LinkEvent) {
+        if link.0 >= MEMBERSHIP_LINKS {
+            return;
+        }
+        let no = PeerNo(link.0 as u16);
+        let rtt_of = |rtt_us: u32| rtt_us.max(1);
+        let peers = &mut self.core.home.peers;
+        let Some(kept) = peers.link(no) else { return };
+        match event {
+            LinkEvent::Up {
+                node, epoch, rtt_us, ..
+            } if node == peers.peer(no).id => {
+                let rtt_us = rtt_of(rtt_us);
+                peers.set_link(
+                    no,
+                    Some(Link {
+                        up: true,
+                        rtt_us,
+                        ..kept
+                    }),
+                );
+                if peers.saw_epoch(no, epoch) {
+                    self.core.home.peer_epoch_changed(now, no);
+                }
+                self.core.home.peer_came(now, no);
+            }
+            LinkEvent::Up { .. } => {}
+            LinkEvent::Rtt { rtt_us } => {
+                let rtt_us = rtt_of(rtt_us);
+                peers.set_link(no, Some(Link { rtt_us, ..kept }));
+            }
+            LinkEvent::Down { .. } => {
+                peers.set_link(no, Some(Link { up: false, ..kept }));
+                self.core.home.peer_went(now, no);
+            }
+        }
+    }
+
+    /// A batch of a peer.
+    pub(super) fn bus_batch(&mut self, now: Now, from: Sender, messages: &mut Vec<BusMessage>) {
+        let Some(no) = self.core.home.peers.find(from.node) else {
+            messages.clear();
+            return;
+        };
+        let peer = self.core.home.peers.peer(no);
+        if peer.state == PeerState::Gone || from.epoch < peer.epoch || from.kind != LinkKind::Data {
+            messages.clear();
+            return;
+        }
+        if self.core.home.peers.saw_epoch(no, from.epoch) {
+            self.core.home.peer_epoch_changed(now, no);
+        }
+        for message in messages.drain(..) {
+            self.dispatch(now, no, from.epoch, message);
+        }
+    }
+
+    /// Brings a message to the shard that handles it.
+    fn dispatch(&mut self, now: Now, from: PeerNo, epoch: u64, message: BusMessage) {
+        let to = match message.place() {
+            Place::Home(slot) => slot.home(self.core.shards),
+            Place::Shard(shard) if shard < self.core.shards => shard,
+            Place::Shard(_) => return,
+            Place::Here => return self.split(now, from, epoch, message),
+        };
+        self.bring(now, to, from, epoch, message);
+    }
+
+    fn bring(&mut self, now: Now, to: ShardNo, from: PeerNo, epoch: u64, message: BusMessage) {
+        if to == self.core.shard {
+            self.bus_message(now, from, epoch, message);
+        } else {
+            self.core.mesh.send(to, Message::Bus { from, epoch, message });
+        }
+    }
+
+    /// A message about several slots goes to each home shard in part.
+    fn split(&mut self, now: Now, from: PeerNo, epoch: u64, message: BusMessage) {
+        match message {
+            BusMessage::Delete { ids } => {
+                for to in 0..self.core.shards {
+                    let is_of = |id: &&crate::id::JobId| id.slot().home(self.core.shards) == to;
+                    let ids: Vec<_> = ids.iter().filter(is_of).copied().collect();
+                    if !ids.is_empty() {
+                        self.bring(now, to, from, epoch, BusMessage::Delete { ids });
+                    }
+                }
+            }
+            _ => self.bus_message(now, from, epoch, message),
+        }
+    }
+
+    /// A message for this shard.
+    pub(super) fn bus_message(&mut self, now: Now, from: PeerNo, epoch: u64, message: BusMessage) {
+        // A shard may have a later topology than the one that received this.
+        if usize::from(from.0) >= self.core.home.peers.all().count() {
+            return;
+        }
+        self.core.home.bus(now, from, epoch, message);
+    }
+
+    /// Shard 0 published the nodes that there are.
+    pub(super) fn topology(&mut self, now: Now, topology: Topology) {
+        let peers = &mut self.core.home.peers;
+        let identity = (topology.node, topology.epoch);
+        if identity != (peers.node, peers.epoch) {
+            let (node, epoch) = identity;
+            self.core.effects.push(Effect::Identity { node, epoch });
+        }
+        let before: Vec<_> = peers.all().map(|peer| (peer.bus.clone(), peer.state)).collect();
+        peers.update(topology);
+        let all: Vec<_> = peers.all().cloned().collect();
+        for peer in all {
+            let link = LinkNo(u32::from(peer.no.0));
+            let is_kept = self.core.home.peers.link(peer.no).is_some();
+            if peer.state == PeerState::Gone {
+                if is_kept {
+                    self.core.home.peers.set_link(peer.no, None);
+                    self.core.effects.push(Effect::HangUp { link });
+                    self.core.home.peer_went(now, peer.no);
+                }
+                continue;
+            }
+            let moved = before
+                .get(usize::from(peer.no.0))
+                .is_some_and(|(bus, _)| *bus != peer.bus);
+            if is_kept && !moved {
+                continue;
+            }
+            let (host, port) = peer.bus;
+            let up = Link {
+                no: link,
+                up: false,
+                rtt_us: 1000,
+            };
+            self.core.home.peers.set_link(peer.no, Some(up));
+            self.core.effects.push(Effect::Dial(Dial {
+                link,
+                kind: LinkKind::Data,
+                host,
+                port,
+                expect: Some(peer.id),
+            }));
+        }
+        self.core.home.topology_changed(now);
+    }
+
+    /// `nodes.conf` was written, or not.
+    pub(super) fn nodes_saved(&mut self, _now: Now, result: Result<(), String>) {
+        if let Err(text) = result {
+            self.core.effects.push(Effect::Log {
+                level: LogLevel::Error,
+                text,
+            });
+        }
+    }
+}
