@@ -234,6 +234,12 @@ impl<W: Watch> Node<W> {
             Effect::StopListening => self.log.push("stop listening".to_owned()),
             Effect::Stopped => self.stopped.push(shard),
             Effect::Crash => panic!("nobody asked for a crash"),
+            other @ (Effect::Identity { .. }
+            | Effect::Dial(_)
+            | Effect::HangUp { .. }
+            | Effect::SaveNodes { .. }) => {
+                panic!("{other:?}: this node is alone")
+            }
             Effect::Disk { id, task } => self.tasks.push((shard, id, task)),
             Effect::Die { why } => self.died = self.died.take().or(Some(why)),
         }
