@@ -533,7 +533,7 @@ impl Witness {
                 self.learnt(from, *ticket, answer);
                 return None;
             }
-            Message::Node(_) => return None,
+            Message::Node(_) | Message::Bus { .. } => return None,
         })
     }
 }
