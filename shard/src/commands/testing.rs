@@ -234,6 +234,12 @@ impl TestNode {
             Effect::Setting { name, value } => self.settings.push((name, value)),
             Effect::Log { text, .. } => self.log.push(text),
             Effect::Crash => self.crashed = true,
+            other @ (Effect::Identity { .. }
+            | Effect::Dial(_)
+            | Effect::HangUp { .. }
+            | Effect::SaveNodes { .. }) => {
+                panic!("{other:?}: this node is alone")
+            }
             Effect::Disk { task, .. } => panic!("no log was asked for: {task:?}"),
             Effect::Die { why } => panic!("{why}"),
             Effect::Stopped => self.stopped += 1,
