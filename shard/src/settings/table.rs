@@ -99,6 +99,9 @@ pub static TABLE: &[Setting] = &[
 
     // Cluster.
     row("cluster-config-file", Kind::Text(field!(cluster_config_file), PATH), FILE, "file that keeps the node's ID"),
+    row("bus-port", Kind::Integer(field!(bus_port), 0, 65_535), G, "TCP port for other nodes; 0: client port + 10000"),
+    row("bus-bind", Kind::Addresses(field!(bus_bind)), G, "addresses to listen on for other nodes; empty: those of bind, and without cluster-secret only loopback"),
+    row("cluster-secret", Kind::Password(field!(cluster_secret)), G, "what the nodes of a cluster prove to each other; the same on all"),
     ignored("cluster-node-timeout", Form::Integer(1, i32::MAX as u64), "15000", GS, NO_CLUSTER),
     ignored("min-replicate", Form::Integer(1, 65_535), "1", GS, NO_CLUSTER),
 
