@@ -110,17 +110,13 @@ impl Node {
 
     /// Why links were not up, in order.
     fn downs(&self) -> Vec<&str> {
-        let why = |(_, event): &'_ (LinkNo, LinkEvent)| match event {
-            LinkEvent::Down { .. } => true,
-            _ => false,
-        };
-        let downs = self.events.iter().filter(|event| why(event));
+        let mut downs = Vec::new();
+        for (_, event) in &self.events {
+            if let LinkEvent::Down { why } = event {
+                downs.push(why.as_str());
+            }
+        }
         downs
-            .map(|(_, event)| match event {
-                LinkEvent::Down { why } => why.as_str(),
-                _ => unreachable!("these were left out"),
-            })
-            .collect()
     }
 }
 
@@ -148,7 +144,6 @@ fn job(body_bytes: usize) -> BusMessage {
         ttl_left_ms: 1,
         delay_left_ms: 0,
         ttl_s: 1,
-        #[rustfmt::skip]
         retry_s: 1,
         delay_s: 0,
         replicate: 1,
