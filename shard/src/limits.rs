@@ -59,7 +59,7 @@ pub const LINE_ITEMS: usize = 16;
 /// Parts about a shard (CLIENT LIST, INFO) made in one turn.
 pub const GATHERS_STEP: usize = 8;
 /// How long a RETRY 0 job is kept after its handing out even when memory is short: its reply may still be on its way.
-pub const EVICTION_GRACE_S: u16 = 5;
+pub const EVICTION_GRACE_S: u32 = 5;
 /// Slab chunks given back in one step after FLUSHALL.
 pub const TEARDOWN_STEP: usize = 4;
 
@@ -73,6 +73,23 @@ pub const PATTERNS: usize = 64;
 pub const CLIENT_IDS: usize = 1024;
 /// Names of one COMMAND INFO, COMMAND DOCS, LATENCY HISTOGRAM or LATENCY RESET: a short name asks for a long answer.
 pub const NAMES: usize = 1024;
+
+/// An ADDJOB sends its copies again, and to one node more, after this long or four round trips.
+pub const COPY_AGAIN_MS: u64 = 50;
+/// Copies that nobody waits for are sent again after this long at the most.
+pub const COPY_AGAIN_MAX_MS: u64 = 10_000;
+/// What copies from other nodes may take beyond the memory that is lent to the shard, until more is: they are refused at the limit only.
+pub const COPIES_OVERDRAFT_BYTES: u64 = 4 << 20;
+/// How often the other holders of a job are asked for it before its deadline.
+pub const ASK_TRIES: u8 = 3;
+/// An acknowledgement is told again to who has not answered after this long, then after twice as long each time (reference, 5.2).
+pub const ACK_AGAIN_MS: u64 = 1_000;
+/// And at least this often.
+pub const ACK_AGAIN_MAX_MS: u64 = 180_000;
+/// Jobs that repair looks at in one step.
+pub const REPAIR_STEP: u32 = 64;
+/// Pause between two steps of repair, milliseconds: it is to leave room for clients.
+pub const REPAIR_PAUSE_MS: u64 = 5;
 
 /// Longest time that a client may ask for (TTL, RETRY, DELAY): 100 years. 32 bits of seconds hold it.
 pub const MAX_SECONDS: u64 = 100 * 365 * 24 * 3600;
