@@ -5,8 +5,8 @@ use shard::log::{Action, DiskTask, Done, LogBoot, StartPlan, SwitchStep};
 use shard::settings::Settings;
 use shard::slot::ShardNo;
 
-use crate::disk::{Begun, Disk, Plant};
-use crate::support::{Blind, Chance, Node, Start};
+use super::disk::{Begun, Disk, Plant};
+use super::{Blind, Chance, Node, Start, traces};
 
 /// Steps between two looks at the whole state: one costs as much as many steps.
 const CHECK_EVERY: u64 = 16;
@@ -43,7 +43,7 @@ pub enum End {
 }
 
 /// A node at work.
-pub struct World {
+pub struct Machine {
     pub node: Node<Blind>,
     pub disk: Disk,
     pub plan: StartPlan,
@@ -61,7 +61,7 @@ pub struct World {
     pub last_task: &'static str,
 }
 
-impl World {
+impl Machine {
     /// Starts a node on a disk; or why the server does not.
     pub fn start(mut disk: Disk, birth: &Birth, moment: u64) -> Result<Self, String> {
         let mut chance = Chance::new(birth.seed);
@@ -83,7 +83,7 @@ impl World {
             }
         }
         let delay_us = *chance.pick(&[(0, 0), (50, 500), (100, 20_000), (5_000, 60_000)]);
-        let mut world = Self {
+        let mut machine = Self {
             node,
             disk,
             plan,
@@ -97,8 +97,8 @@ impl World {
             is_on: false,
             last_task: "",
         };
-        world.begin_tasks();
-        Ok(world)
+        machine.begin_tasks();
+        Ok(machine)
     }
 
     pub fn now_us(&self) -> u64 {
@@ -222,7 +222,7 @@ impl World {
             ..
         } = self.in_flight.remove(at);
         let result = self.disk.end(&mut self.chance, self.moment, &task, begun);
-        if crate::traces() {
+        if traces() {
             let text = format!("{task:?}");
             eprintln!(
                 "{} shard {shard} #{id} {} -> {}",
@@ -255,7 +255,7 @@ impl World {
                 _ => {}
             }
         }
-        if crate::traces() {
+        if traces() {
             for line in &self.node.log[self.seen_log..] {
                 eprintln!("{} log: {line}", self.moment);
             }
@@ -291,7 +291,7 @@ impl World {
         }
     }
 
-    /// What the disk holds when it ends now. The disk of this world stays as it is.
+    /// What the disk holds when it ends now. The disk of this machine stays as it is.
     pub fn ends_now(&self, end: End, chance: &mut Chance) -> Disk {
         let mut disk = self.disk.clone();
         disk.faults = Default::default();
