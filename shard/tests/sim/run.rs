@@ -9,7 +9,7 @@ use shard::slot::Slot;
 
 use crate::ledger::{Ledger, Open};
 use crate::load::{Kind, Load, Taste};
-use crate::support::{Birth, Chance, Disk, End, Faults, Machine, Plant, request, traces};
+use crate::support::{ALONE, Birth, Chance, Disk, End, Faults, Machine, Plant, request, traces};
 use crate::visit::Visitor;
 
 /// How long a start may take, virtual time.
@@ -108,6 +108,7 @@ impl Run {
             self.shards = self.chance.between(1, 3) as u16;
         }
         Birth {
+            node: ALONE,
             shards: self.shards,
             settings,
             now: self.now,

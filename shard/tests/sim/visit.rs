@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::facts::{SLACK_US, SLOW_DISK_US, Seen};
 use crate::ledger::{Ledger, Sight};
-use crate::load::number_of;
-use crate::support::{Machine, Reply, request};
+use crate::support::{Machine, Reply, number_of, request};
 
 /// How long a visitor waits for an answer, virtual time.
 const PATIENCE_US: u64 = 60_000_000;

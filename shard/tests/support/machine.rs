@@ -1,6 +1,7 @@
 //! A node and its disk in virtual time: one thing happens at a time, chance picks among what may happen at an instant.
 
 use shard::clock::Now;
+use shard::id::NodeId;
 use shard::log::{Action, DiskTask, Done, LogBoot, StartPlan, SwitchStep};
 use shard::settings::Settings;
 use shard::slot::ShardNo;
@@ -17,6 +18,7 @@ const MOST_AT_ONCE: u64 = 20_000;
 /// What a start of the node is made of.
 #[derive(Clone)]
 pub struct Birth {
+    pub node: NodeId,
     pub shards: u16,
     pub settings: Settings,
     pub now: Now,
@@ -69,6 +71,7 @@ impl Machine {
         let log: LogBoot = disk.boot(birth.settings.appendonly, birth.shards, boot_id)?;
         let plan = log.plan;
         let start = Start {
+            node: birth.node,
             shards: birth.shards,
             seed: birth.seed,
             settings: &birth.settings,
@@ -124,7 +127,6 @@ impl Machine {
         if self.has_ended() {
             return false;
         }
-        self.moment += 1;
         self.at_once += 1;
         assert!(
             self.at_once < MOST_AT_ONCE,
@@ -137,9 +139,7 @@ impl Machine {
         );
         if !self.happen() {
             self.at_once = 0;
-            let in_flight = self.in_flight.iter().map(|task| task.due_us);
-            let next = in_flight.chain(self.node.next_event_us()).min();
-            let Some(next) = next.filter(|&next| next <= end_us) else {
+            let Some(next) = self.next_us().filter(|&next| next <= end_us) else {
                 let left = end_us.saturating_sub(self.now_us());
                 self.node.leap(left);
                 return false;
@@ -150,7 +150,15 @@ impl Machine {
         true
     }
 
-    fn happen(&mut self) -> bool {
+    /// When something happens next by itself, unless something is left to happen at this instant.
+    pub fn next_us(&self) -> Option<u64> {
+        let in_flight = self.in_flight.iter().map(|task| task.due_us);
+        in_flight.chain(self.node.next_event_us()).min()
+    }
+
+    /// Something of what may happen at this instant happens; whether there was anything.
+    pub fn happen(&mut self) -> bool {
+        self.moment += 1;
         let arrived = self.node.arrived();
         let due: Vec<usize> = (0..self.in_flight.len())
             .filter(|&at| self.in_flight[at].due_us <= self.node.now.mono_us)

@@ -11,6 +11,7 @@
     reason = "each test uses its own part of the harness"
 )]
 
+mod body;
 mod chance;
 mod client;
 mod disk;
@@ -20,12 +21,13 @@ mod machine;
 mod node;
 mod reply;
 
+pub use body::{body, number_of};
 pub use chance::Chance;
 pub use client::{Client, request};
 pub use disk::{Disk, Faults, Plant};
 pub use file::{File, Syncing};
 pub use machine::{Birth, End, Machine};
-pub use node::{Blind, Happening, Node, Start, Watch};
+pub use node::{ALONE, Blind, Happening, Node, Start, Watch};
 pub use reply::Reply;
 
 use std::sync::OnceLock;
