@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use shard::id::JobId;
 
+use crate::load::Kind;
 use crate::run::Run;
 use crate::support::{Reply, request};
 
@@ -58,6 +59,17 @@ impl Run {
         for host in &self.world.hosts {
             let machine = host.machine.as_ref().expect("all are up");
             machine.node.shards.iter().for_each(|shard| shard.check());
+        }
+        // The last replies may wait for a disk.
+        self.pass(LOOK_US)?;
+        for actor in &self.actors {
+            let unanswered = actor
+                .under_way
+                .iter()
+                .find(|open| !matches!(open.kind, Kind::Get(_)));
+            if let Some(open) = unanswered {
+                return Err(format!("node {} never answered {open:?}", actor.host));
+            }
         }
         self.ledger.conclude(self.world.now_us())
     }

@@ -1,6 +1,7 @@
 //! What clients do: add jobs, fetch them, and end them in one way or another, through whatever node they are connected to.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::support::{Chance, body, request};
 
@@ -49,7 +50,7 @@ pub enum Kind {
 }
 
 /// What a job is made of.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Made {
     pub queue: usize,
     pub retry_s: u64,
@@ -59,6 +60,17 @@ pub struct Made {
     pub asynchronous: bool,
     pub timeout_ms: u64,
     pub body: Vec<u8>,
+}
+
+impl fmt::Debug for Made {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let asynchronous = if self.asynchronous { " ASYNC" } else { "" };
+        write!(
+            f,
+            "in q{} {} REPLICATE {} RETRY {} DELAY {} TTL {}{asynchronous}",
+            self.queue, self.timeout_ms, self.copies, self.retry_s, self.delay_s, self.ttl_s
+        )
+    }
 }
 
 /// The tastes of a run.

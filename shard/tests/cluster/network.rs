@@ -161,10 +161,6 @@ impl Network {
         }
     }
 
-    pub fn path(&self, from: usize, to: usize) -> Path {
-        self.paths[from][to]
-    }
-
     pub fn is_open(&self, from: usize, to: usize) -> bool {
         from == to || !self.paths[from][to].cut
     }

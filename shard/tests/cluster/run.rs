@@ -12,6 +12,9 @@ use crate::support::{Chance, traces};
 use crate::troubles::{Class, Troubles};
 use crate::world::{HostPlan, Plan, World};
 
+/// Nodes of a world.
+const SIZES: &[usize] = &[1, 1];
+
 /// A client.
 pub struct Actor {
     pub host: usize,
@@ -42,16 +45,13 @@ pub struct Run {
 impl Run {
     pub fn new(seed: u64, class: Class, plant: Plant) -> Self {
         let mut chance = Chance::new(seed);
-        let count = *chance.pick(&[1, 2, 2, 3, 3, 3, 4, 5, 7, 9]);
+        let count = *chance.pick(SIZES);
         let (least_us, most_us) = *chance.pick(&[(20, 50), (100, 2_000), (1_000, 8_000), (5_000, 40_000)]);
         let path = Path::whole(least_us, most_us);
-        let settings = Settings {
-            maxmemory: 0,
-            ..Settings::default()
-        };
+        let logs = *chance.pick(&[0, 0, 0, 50, 100]);
         let hosts = (0..count).map(|_| HostPlan {
             shards: chance.between(1, 4) as u16,
-            settings: settings.clone(),
+            settings: settings(&mut chance, logs),
         });
         let plan = Plan {
             hosts: hosts.collect(),
@@ -64,7 +64,7 @@ impl Run {
         let taste = Taste {
             once: *chance.pick(&[0, 10, 40]),
             blocking: *chance.pick(&[0, 20, 80]),
-            most_copies: (count as u64).min(4),
+            most_copies: 1,
             asynchronous: *chance.pick(&[0, 10, 50]),
             meddling: *chance.pick(&[0, 0, 5, 20]),
             longest_retry_s: *chance.pick(&[3, 10, 60]),
@@ -159,7 +159,10 @@ impl Run {
         if self.chance.percent(1) {
             let host = self.chance.below(self.world.hosts.len());
             let us = self.chance.between(0, 7_200_000_000) as i64 - 3_600_000_000;
-            self.world.jump(host, us);
+            // What is in a log is in terms of the wall clock.
+            if !self.world.hosts[host].plan.settings.appendonly {
+                self.world.jump(host, us);
+            }
         }
     }
 
@@ -204,7 +207,9 @@ impl Run {
     pub fn send_on(&mut self, at: usize, kind: Kind, bytes: &[u8]) {
         let actor = &mut self.actors[at];
         if traces() {
-            let text: String = bytes.escape_ascii().to_string().chars().take(200).collect();
+            let text = String::from_utf8_lossy(bytes);
+            let words: Vec<&str> = text.lines().skip(2).step_by(2).collect();
+            let text: String = words.join(" ").chars().take(200).collect();
             let now_us = self.world.now_us();
             eprintln!("{now_us} client {}/{} sends {text}", actor.host, actor.client);
         }
@@ -322,5 +327,17 @@ impl Run {
                 self.leave(at);
             }
         }
+    }
+}
+
+/// The settings of a node, which has a log so often, percent.
+fn settings(chance: &mut Chance, logs: u64) -> Settings {
+    Settings {
+        maxmemory: 0,
+        appendonly: chance.percent(logs),
+        appendfsync: *chance.pick::<&str>(&["always", "everysec", "no"]),
+        aof_segment_bytes: *chance.pick(&[8 << 10, 64 << 10]),
+        aof_rewrite_min_bytes: *chance.pick(&[1 << 10, 64 << 10]),
+        ..Settings::default()
     }
 }

@@ -45,6 +45,8 @@ pub struct Host {
     pub plan: HostPlan,
     pub machine: Option<Machine>,
     disk: Option<Disk>,
+    /// It has read its log, if it has one, and serves.
+    serving: bool,
     /// Which life this is, or was, from 1 on.
     pub life: u64,
     boot_id: u8,
@@ -89,6 +91,7 @@ impl World {
             plan,
             machine: None,
             disk: Some(Disk::new(support::Plant::None)),
+            serving: false,
             life: 0,
             boot_id: 0,
             zero_us: 0,
@@ -111,14 +114,9 @@ impl World {
 
     /// Nodes that are up, and serve.
     pub fn up(&self) -> Vec<usize> {
-        let serves = |host: &usize| self.hosts[*host].machine.as_ref().is_some_and(Machine::serves);
-        (0..self.hosts.len()).filter(serves).collect()
-    }
-
-    /// Nodes that are down, and were up once.
-    pub fn down(&self) -> Vec<usize> {
-        let is_down = |host: &usize| self.hosts[*host].machine.is_none() && self.hosts[*host].life > 0;
-        (0..self.hosts.len()).filter(is_down).collect()
+        (0..self.hosts.len())
+            .filter(|&host| self.hosts[host].serving)
+            .collect()
     }
 
     pub fn node(&mut self, host: usize) -> &mut Machine {
@@ -130,6 +128,9 @@ impl World {
         let now_us = self.now_us();
         let host = &mut self.hosts[at];
         host.life += 1;
+        if host.life > 1 && self.chance.percent(15) {
+            host.plan.shards = self.chance.between(1, 4) as u16;
+        }
         if host.boot_id == 0 {
             host.boots(&mut self.chance, now_us);
         }
@@ -153,9 +154,7 @@ impl World {
         host.next_us = now_us;
         let life = host.life;
         self.network.rises(at, life, birth.shards);
-        if self.hosts[at].machine.as_ref().is_some_and(Machine::serves) {
-            self.serves(at);
-        }
+        self.collect(at);
     }
 
     /// A node has read its log, if it has one.
@@ -167,6 +166,7 @@ impl World {
                 .log
                 .iter()
                 .any(|line| line.starts_with("a new store epoch"));
+        self.hosts[at].serving = true;
         let card = &mut self.registry.cards[at];
         let lies = self.network.plant == Plant::SameEpoch && card.epoch > 0;
         if !kept && !lies {
@@ -177,17 +177,22 @@ impl World {
     }
 
     /// A node ends, without a word. Whether what it told is lost.
-    pub fn kill(&mut self, at: usize, end: End) -> bool {
+    pub fn kill(&mut self, at: usize, mut end: End) -> bool {
         let now_us = self.now_us();
         let host = &mut self.hosts[at];
         let machine = host.machine.take().expect("the node is up");
+        let settings = &host.plan.settings;
+        if settings.appendonly && settings.appendfsync == "no" {
+            // With the power goes what nobody synced, deliveries of at-most-once jobs too: by choice.
+            end = End::Kill;
+        }
         if traces() {
             eprintln!("{now_us} node {at} ends: {end:?}");
         }
-        let settings = &host.plan.settings;
         let kept = settings.appendonly && (end == End::Kill || settings.appendfsync == "always");
         host.disk = Some(machine.ends_now(end, &mut self.chance));
         host.next_us = u64::MAX;
+        host.serving = false;
         if end == End::PowerLoss {
             host.boots(&mut self.chance, now_us);
         }
@@ -247,12 +252,6 @@ impl World {
         next_us <= end_us
     }
 
-    /// Lets so much time pass.
-    pub fn wait(&mut self, us: u64) {
-        let end_us = self.now_us() + us;
-        while self.event(end_us) {}
-    }
-
     fn leap(&mut self, now_us: u64) {
         if now_us > self.network.now_us {
             self.at_once = 0;
@@ -267,18 +266,12 @@ impl World {
     }
 
     fn host_event(&mut self, at: usize) {
-        let served = self.node(at).serves();
         let machine = self.node(at);
-        machine.moment = machine.moment.max(1);
         let happened = machine.happen();
         if let Some(why) = &machine.node.died {
             panic!("node {at} died: {why}");
         }
-        let serves = machine.serves();
         self.collect(at);
-        if serves && !served {
-            self.serves(at);
-        }
         let host = &mut self.hosts[at];
         if !happened {
             let next_us = host.machine.as_ref().and_then(Machine::next_us);
@@ -302,7 +295,12 @@ impl World {
 
     /// What a node wants of the network.
     fn collect(&mut self, at: usize) {
-        let node = &mut self.hosts[at].machine.as_mut().expect("the node is up").node;
+        let host = &mut self.hosts[at];
+        let machine = host.machine.as_mut().expect("the node is up");
+        if !host.serving && machine.serves() {
+            self.serves(at);
+        }
+        let node = &mut self.node(at).node;
         if node.calls.is_empty() && node.outgoing.is_empty() {
             return;
         }
@@ -401,7 +399,6 @@ impl Host {
     fn boots(&mut self, chance: &mut Chance, now_us: u64) {
         self.boot_id += 1;
         self.zero_us = now_us - chance.between(5_000_000, 1_000_000_000);
-        self.ahead_us = chance.between(0, 2_000_000) as i64;
     }
 
     fn clocks(&self, now_us: u64) -> Now {
