@@ -157,7 +157,7 @@ pub struct NodeId([u8; 20]);
 
 impl NodeId {
     /// An ID by its bytes.
-    pub fn from_bytes(bytes: [u8; 20]) -> Self {
+    pub const fn from_bytes(bytes: [u8; 20]) -> Self {
         Self(bytes)
     }
 
