@@ -105,6 +105,21 @@ pub const BUS_ITEMS: usize = 4096;
 /// Bytes of the text of an error that another node answered.
 pub const BUS_ERROR_BYTES: usize = 1024;
 
+/// Jobs of a queue that a node says it can take at a time.
+pub const CREDIT: u32 = 4096;
+/// A queue asks ahead for its imports of the last second by this.
+pub const STREAM_SHARE: u32 = 16;
+/// Queues that other nodes may name as those they have consumers for.
+pub const INTERESTS: usize = 1 << 20;
+/// Queues with consumers that other nodes are told of again at a time,
+pub const INTERESTS_AGAIN: usize = 64;
+/// and how often that is done, milliseconds: the cost of idle consumers does not grow with their number.
+pub const INTERESTS_AGAIN_MS: u64 = 1_000;
+/// An imported job that nobody took goes to another node after this long, milliseconds.
+pub const EXPORT_AGAIN_MS: u64 = 1_000;
+/// Jobs that a queue exports in one step.
+pub const EXPORT_STEP: usize = 256;
+
 /// Longest time that a client may ask for (TTL, RETRY, DELAY): 100 years. 32 bits of seconds hold it.
 pub const MAX_SECONDS: u64 = 100 * 365 * 24 * 3600;
 /// Longest timeout of a blocking command, in milliseconds; longer ones are cut to it.

@@ -241,13 +241,13 @@ impl Journal {
 
     /// A job is handed out: its record has its new state.
     #[inline]
-    pub fn handed_out(&mut self, job: &Job) {
+    pub fn handed_out(&mut self, job: &Job, key: u32) {
         if self.is_on() {
-            self.log_handed_out(job);
+            self.log_handed_out(job, key);
         }
     }
 
-    fn log_handed_out(&mut self, job: &Job) {
+    fn log_handed_out(&mut self, job: &Job, key: u32) {
         let log = self.log.as_mut().expect("looked at by the caller");
         let appended = log.append(&Entry::State(change(job, self.now)));
         if job.at_most_once() {
@@ -260,6 +260,7 @@ impl Journal {
             self.must(Need { durable, ..need });
         }
         self.needs_added(job.ctime);
+        self.needs_copy(key);
     }
 
     /// A handing out was undone.

@@ -45,7 +45,10 @@ impl Home {
         }
         let timers = self.stock.timers.next_wakeup().map(Mono);
         let cluster = self.stock.cluster_timers.next_wakeup().map(Mono);
-        let others = cluster.into_iter().chain(self.repair_deadline());
+        let others = cluster
+            .into_iter()
+            .chain(self.repair_deadline())
+            .chain(self.federation_deadline());
         timers.into_iter().chain(others).chain(self.log_deadline()).min()
     }
 
@@ -130,10 +133,13 @@ impl Home {
     pub(super) fn opened(&mut self, now: Mono, key: u32) {
         let queue = &self.stock.queues[key];
         let enters = !queue.pause.input && !queue.held.is_empty();
-        if (enters || queue.can_serve()) && !queue.busy {
+        let serves = queue.can_serve();
+        if (enters || serves) && !queue.busy {
             self.make_busy(key);
             self.step_busy(now);
         }
+        self.interest_changed(key);
+        self.may_export(key);
     }
 
     fn step_busy(&mut self, now: Mono) {
