@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::facts::{Counters, Fact, SLACK_US, Safe, Seen, State};
 use crate::load::{Kind, Made, Verb, number_of};
+use crate::promises::Promises;
 use crate::support::Reply;
 
 /// How long a command may go on after its client is gone.
@@ -124,13 +125,10 @@ pub struct Ledger {
     homes: Vec<u16>,
     /// Facts whose records are on their way: shard, job, fact.
     soft: Vec<(u16, u64, usize)>,
-    /// Since when whatever is told is durable.
-    always_since: Option<u64>,
-    fsync_no: bool,
+    /// What the settings of the log promise.
+    pub promises: Promises,
     /// The disk fails now and then: records may be left out.
     pub faulty: bool,
-    /// Somebody asked for an end of the log, and was not told what became of it.
-    pub off_asked: bool,
     /// -MISCONF was read so often.
     pub misconf: u64,
     /// Answers of commands that had reached a home.
@@ -149,10 +147,8 @@ impl Ledger {
             homes: vec![0; names.len()],
             names,
             soft: Vec::new(),
-            always_since: None,
-            fsync_no: false,
+            promises: Promises::default(),
             faulty: false,
-            off_asked: false,
             misconf: 0,
             told: 0,
         }
@@ -160,10 +156,8 @@ impl Ledger {
 
     /// A node begins to serve.
     pub fn begin_life(&mut self, moment: u64, appendfsync: &str, homes: Vec<u16>) {
-        self.always_since = (appendfsync == "always").then_some(moment);
-        self.fsync_no = appendfsync == "no";
+        self.promises = Promises::of_start(appendfsync, moment);
         self.faulty = false;
-        self.off_asked = false;
         self.homes = homes;
         self.soft.clear();
     }
@@ -226,12 +220,8 @@ impl Ledger {
                 queue.pauses |= *word != "none" && *word != "out";
                 serials.push(queue.serial);
             }
-            Kind::Config("appendonly", value) => self.off_asked |= value == "no",
-            Kind::Config("appendfsync", value) if value != "always" => {
-                self.always_since = None;
-                self.fsync_no |= value == "no";
-            }
-            Kind::Flush | Kind::Config(..) | Kind::Rewrite | Kind::Shutdown => {}
+            Kind::Config(name, value) => serials.push(self.promises.sent(name, value)),
+            Kind::Flush | Kind::Rewrite | Kind::Shutdown => {}
         }
         Open {
             kind,
@@ -275,11 +265,11 @@ impl Ledger {
                 self.harden(self.homes[*at], open.sent, moment);
             }
             Kind::Flush => self.flushed(&open, *reply == Reply::Simple("OK".into()), moment),
-            Kind::Config("appendfsync", value) if value == "always" => self.always_since = Some(moment),
-            Kind::Config("appendonly", value) if value == "no" => {
-                self.off_asked = *reply != Reply::Simple("OK".into());
+            Kind::Config(name, value) => {
+                let done = *reply == Reply::Simple("OK".into());
+                self.promises.answered(name, value, open.serials[0], done, moment);
             }
-            Kind::Config(..) | Kind::Rewrite | Kind::Shutdown => {}
+            Kind::Rewrite | Kind::Shutdown => {}
         }
         Ok(())
     }
@@ -426,7 +416,7 @@ impl Ledger {
             return Err(format!("job {number} was handed out after its life"));
         }
         if job.once() {
-            job.left_unsynced |= self.fsync_no;
+            job.left_unsynced |= self.promises.may_be_no();
             job.left += 1;
             if job.left > 1 {
                 return Err(format!("job {number} was handed out twice"));
@@ -566,7 +556,7 @@ impl Ledger {
 
     /// A job of at most once has left when its whole body has, also in a reply that was cut off.
     fn left_in_part(&mut self, queues: &[usize], partial: &[u8], moment: u64) -> Checked {
-        let unsynced = self.fsync_no;
+        let unsynced = self.promises.may_be_no();
         for (number, job) in &mut self.jobs {
             let body = job.made.body.as_slice();
             let whole = job.once()
@@ -615,7 +605,7 @@ impl Ledger {
                 return Err(format!("job {number} is there twice"));
             }
         }
-        let always = self.always_since;
+        let always = self.promises.always_since();
         let survives = |safe: Safe, queue: usize| {
             safe.told <= horizons[queue] || always.is_some_and(|since| safe.asked >= since)
         };

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Reading order: `folders`, `disk` (what disks do) - `world` (the node in virtual time) - `load` (what clients do) - `facts`,
-//! `ledger` (what they know) - `visit` (what is there, and how it comes out) - `run`. `SHARDQ_SEED` repeats one run,
-//! `SHARDQ_TEST_SCALE` makes more of them.
+//! `promises`, `ledger` (what they know) - `visit` (what is there, and how it comes out) - `run`. `SHARDQ_SEED` repeats one run,
+//! `SHARDQ_TEST_SCALE` makes more of them, from `SHARDQ_FIRST_SEED` (0) on.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -18,6 +18,7 @@ mod facts;
 mod folders;
 mod ledger;
 mod load;
+mod promises;
 mod run;
 mod visit;
 mod world;
@@ -43,7 +44,8 @@ fn scale() -> u64 {
 /// Runs so many seeds; the first that fails, and how.
 fn runs(count: u64, plant: Plant, flips: bool, tally: &mut Tally) -> Option<(u64, String)> {
     let only = number_from_environment("SHARDQ_SEED");
-    let seeds = only.map_or(0..count, |seed| seed..seed + 1);
+    let first = number_from_environment("SHARDQ_FIRST_SEED").unwrap_or(0);
+    let seeds = only.map_or(first..first + count, |seed| seed..seed + 1);
     for seed in seeds {
         let mut run = Run::new(seed);
         let ended = catch_unwind(AssertUnwindSafe(|| run.run(plant, flips)));

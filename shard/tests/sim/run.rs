@@ -384,7 +384,7 @@ impl Run {
 
     fn conclude(&self, ledger: &mut Ledger, world: &World) {
         ledger.ended(world.moment);
-        if !world.is_on || ledger.off_asked {
+        if !world.is_on || ledger.promises.off_asked() {
             ledger.nothing_is_kept(world.moment);
         }
     }
