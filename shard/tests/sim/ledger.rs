@@ -489,6 +489,8 @@ impl Ledger {
             let before = queue.open == 0 && queue.facts.last().is_some_and(|(safe, _)| safe.told < open.sent);
             let state = (told && before).then(|| "none".to_owned());
             queue.push(open.sent, moment, state);
+            // A PAUSE under way may come before or after.
+            queue.serial += 1;
         }
     }
 
@@ -526,11 +528,7 @@ impl Ledger {
                 queue.serial += 1;
                 queue.push(open.sent, moment, None);
             }
-            Kind::Flush => {
-                self.flushed(open, false, moment);
-                // What is under way may be flushed, too.
-                self.queues.iter_mut().for_each(|queue| queue.serial += 1);
-            }
+            Kind::Flush => self.flushed(open, false, moment),
             Kind::Config(..) | Kind::Rewrite | Kind::Shutdown => {}
         }
         Ok(())
