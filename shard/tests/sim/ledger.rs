@@ -26,6 +26,8 @@ pub struct Job {
     left_unsynced: bool,
     /// It may have been removed.
     doomed: bool,
+    /// Its lease began anew while a GETJOB was under way: if that was the one that had it, it ends when its client is gone.
+    lease_of_other: bool,
     /// Commands that are not answered.
     open: u32,
     /// Changes with each command and each fact.
@@ -55,6 +57,7 @@ impl Job {
         } else {
             state
         };
+        self.lease_of_other = false;
         self.serial += 1;
         self.last_event = told;
         self.facts.push(Fact {
@@ -191,6 +194,7 @@ impl Ledger {
                     left: 0,
                     left_unsynced: false,
                     doomed: false,
+                    lease_of_other: false,
                     open: 1,
                     serial: 0,
                     last_event: moment,
@@ -341,7 +345,10 @@ impl Ledger {
             job.serial += 1;
             job.last_event = moment;
             let state = match count {
-                _ if job.last() == State::Gone => continue,
+                _ if job.last() == State::Gone => {
+                    job.push_before_end(moment);
+                    continue;
+                }
                 None if verb.removes() => State::Any,
                 None => State::There,
                 Some(count) if verb.removes() && count == numbers.len() as i64 => State::Gone,
@@ -361,6 +368,7 @@ impl Ledger {
             };
             let safe = (state != State::There).then_some(open.sent);
             job.push(moment, safe, state);
+            job.lease_of_other = verb == Verb::Working && self.queues[job.made.queue].gets_open > 0;
         }
         if count.is_some_and(|count| count > 0) {
             self.told += 1;
@@ -510,7 +518,9 @@ impl Ledger {
                     let job = self.jobs.get_mut(number).expect("it is known");
                     job.open -= 1;
                     job.murky_until_us = wall_us + MURKY_US;
-                    if job.last() != State::Gone {
+                    if job.last() == State::Gone {
+                        job.push_before_end(moment);
+                    } else {
                         let unknown = verb.removes() || job.last() == State::Any;
                         job.push(moment, None, if unknown { State::Any } else { State::There });
                     }
@@ -542,7 +552,8 @@ impl Ledger {
             .filter(|job| queues.contains(&job.made.queue))
         {
             let last = job.last();
-            let elsewhere = matches!(last.by(since_us, wall_us + MURKY_US), State::Active { .. });
+            let is_active = matches!(last.by(since_us, wall_us + MURKY_US), State::Active { .. });
+            let elsewhere = is_active && !job.lease_of_other;
             if last == State::Gone {
                 job.push_before_end(moment);
             } else if !elsewhere && !matches!(last, State::Any | State::Spent) {
