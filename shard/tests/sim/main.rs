@@ -70,6 +70,7 @@ fn what_clients_were_told_survives() {
     let whole = number_from_environment("SHARDQ_SEED").is_none();
     for what in [
         "-MISCONF",
+        "circles in vain",
         "cut",
         "died",
         "end while beginning",
@@ -81,6 +82,7 @@ fn what_clients_were_told_survives() {
         "fewer shards",
         "kills",
         "more shards",
+        "rests",
     ] {
         let seen = tally.get(what).is_some_and(|&count| count > 0);
         assert!(seen || !whole, "no run had: {what}");
@@ -105,6 +107,7 @@ fn planted_mistakes_are_found() {
         Plant::EarlyWrites,
         Plant::SkippedSegment,
         Plant::SkippedShard,
+        Plant::WallClock,
     ] {
         let found = runs(300, plant, false, &mut Tally::new());
         println!("{plant:?}: {found:?}");

@@ -1,5 +1,7 @@
 //! A run: lives of a node, one after the other, from one seed.
 
+mod quiet;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use shard::clock::Now;
@@ -102,7 +104,7 @@ impl Run {
             appendonly,
             appendfsync,
             aof_segment_bytes: *self.chance.pick(&[8 << 10, 16 << 10, 64 << 10]),
-            aof_rewrite_percentage: *self.chance.pick(&[0, 20, 100]),
+            aof_rewrite_percentage: *self.chance.pick(&[0, 1, 20, 100]),
             aof_rewrite_min_bytes: *self.chance.pick(&[1 << 10, 32 << 10]),
             ..Settings::default()
         };
@@ -179,7 +181,7 @@ impl Run {
 
     fn begin_life(&mut self, world: &mut World, birth: &Birth) {
         world.disk.faults = Faults::default();
-        world.disk.failed = 0;
+        let had_faults = std::mem::take(&mut world.disk.failed) > 0;
         match world.plan {
             StartPlan::Reshard { from, to } if to.shards > from.shards => self.count("more shards"),
             StartPlan::Reshard { .. } => self.count("fewer shards"),
@@ -197,6 +199,8 @@ impl Run {
         let homes = self.homes(birth.shards);
         self.ledger
             .begin_life(world.moment, birth.settings.appendfsync, homes);
+        // What failed while the log began may keep it from growing for a while.
+        self.ledger.faulty = had_faults;
     }
 
     fn homes(&self, shards: u16) -> Vec<u16> {
@@ -253,6 +257,9 @@ impl Run {
                 }
             }
             events_left = events_left.saturating_sub(1);
+        }
+        if self.chance.percent(10) {
+            self.be_quiet(world)?;
         }
         Ok(())
     }

@@ -53,6 +53,19 @@ impl<'a> Visitor<'a> {
         self.reply()
     }
 
+    /// Bytes of the logs, and of what lives in them.
+    pub fn log_size(&mut self) -> Result<(u64, u64), String> {
+        let info = text(&self.ask(&["INFO", "persistence"])?);
+        let field = |name: &str| {
+            let value = info
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            let number = value.and_then(|value| value.trim().parse().ok());
+            number.ok_or_else(|| format!("no {name} in {info}"))
+        };
+        Ok((field("aof_current_size")?, field("aof_base_size")?))
+    }
+
     /// All jobs and the states of these queues.
     pub fn look(&mut self, queues: &[String]) -> Result<Sight, String> {
         // What fell due while the node was down is due at once.
