@@ -132,6 +132,8 @@ pub struct Ledger {
     pub promises: Promises,
     /// The disk fails now and then: records may be left out.
     pub faulty: bool,
+    /// Until when a FLUSHALL may go on whose client is gone.
+    flushes_until_us: u64,
     /// -MISCONF was read so often.
     pub misconf: u64,
     /// Answers of commands that had reached a home.
@@ -152,6 +154,7 @@ impl Ledger {
             soft: Vec::new(),
             promises: Promises::default(),
             faulty: false,
+            flushes_until_us: 0,
             misconf: 0,
             told: 0,
         }
@@ -161,6 +164,7 @@ impl Ledger {
     pub fn begin_life(&mut self, moment: u64, appendfsync: &str, homes: Vec<u16>) {
         self.promises = Promises::of_start(appendfsync, moment);
         self.faulty = false;
+        self.flushes_until_us = 0;
         self.homes = homes;
         self.soft.clear();
     }
@@ -193,7 +197,7 @@ impl Ledger {
                     facts: vec![any],
                     left: 0,
                     left_unsynced: false,
-                    doomed: false,
+                    doomed: wall_us <= self.flushes_until_us,
                     lease_of_other: false,
                     open: 1,
                     serial: 0,
@@ -259,7 +263,9 @@ impl Ledger {
             }
             Kind::Pause(at, _) => {
                 let queue = &mut self.queues[*at];
-                let alone = queue.open == 1 && queue.serial == open.serials[0];
+                let alone = queue.open == 1
+                    && queue.serial == open.serials[0]
+                    && open.sent_us > self.flushes_until_us;
                 queue.open -= 1;
                 queue.serial += 1;
                 match reply {
@@ -538,7 +544,10 @@ impl Ledger {
                 queue.serial += 1;
                 queue.push(open.sent, moment, None);
             }
-            Kind::Flush => self.flushed(open, false, moment),
+            Kind::Flush => {
+                self.flushed(open, false, moment);
+                self.flushes_until_us = wall_us + MURKY_US;
+            }
             Kind::Config(..) | Kind::Rewrite | Kind::Shutdown => {}
         }
         Ok(())

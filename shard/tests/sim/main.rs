@@ -20,6 +20,7 @@ mod ledger;
 mod load;
 mod promises;
 mod run;
+mod stops;
 mod visit;
 mod world;
 

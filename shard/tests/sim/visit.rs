@@ -31,7 +31,7 @@ impl<'a> Visitor<'a> {
         }
     }
 
-    fn send<T: AsRef<[u8]>>(&mut self, words: &[T]) {
+    pub fn send<T: AsRef<[u8]>>(&mut self, words: &[T]) {
         self.asked_us = self.world.wall_us();
         self.world.node.send(self.client, &request(words));
     }
@@ -48,7 +48,7 @@ impl<'a> Visitor<'a> {
         }
     }
 
-    fn ask<T: AsRef<[u8]>>(&mut self, words: &[T]) -> Result<Reply, String> {
+    pub fn ask<T: AsRef<[u8]>>(&mut self, words: &[T]) -> Result<Reply, String> {
         self.send(words);
         self.reply()
     }
