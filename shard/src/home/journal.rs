@@ -22,11 +22,12 @@ mod images;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::Home;
 use super::job::Job;
-use super::{Home, Queue};
 use crate::bus::{BusMessage, PeerNo};
 use crate::clock::{Mono, Now};
 use crate::commands::addjob::AddJob;
+use crate::commands::view::PauseState;
 use crate::commands::{IdVerb, Request};
 use crate::error::CommandError;
 use crate::id::JobId;
@@ -294,9 +295,9 @@ impl Journal {
         }
     }
 
-    pub fn paused(&mut self, queue: &Queue) {
+    pub fn paused(&mut self, queue: &Blob, state: PauseState) {
         if self.log.is_some()
-            && let Some(position) = self.append(&Entry::Queue(queue_image(queue)))
+            && let Some(position) = self.append(&Entry::Queue(queue_image(queue, state)))
         {
             self.must_be_safe(position);
         }

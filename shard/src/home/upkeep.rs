@@ -6,6 +6,7 @@ use super::{Home, Place};
 use crate::clock::{Mono, Now};
 use crate::commands::view::PauseState;
 use crate::limits::{IDLE_QUEUE_MS, UPKEEP_STEP};
+use crate::wire::Blob;
 
 /// The walk over all queues that follows a rise of the memory level: where it is, when it is under way.
 #[derive(Debug, Default)]
@@ -125,8 +126,14 @@ impl Home {
     /// PAUSE: the ways of a queue are closed and opened.
     pub(crate) fn set_pause(&mut self, now: Mono, key: u32, state: PauseState) {
         self.stock.queues[key].pause = state;
-        self.journal.paused(&self.stock.queues[key]);
+        self.journal.paused(&self.stock.queues[key].name, state);
         self.opened(now, key);
+    }
+
+    /// PAUSE none of a queue that does not exist. The log may know it as paused, from before a FLUSHALL whose own record is not
+    /// safe, or never will be.
+    pub(crate) fn stays_open(&mut self, name: &Blob) {
+        self.journal.paused(name, PauseState::default());
     }
 
     /// A way of a queue was opened: what waited goes on, a first step at once.
