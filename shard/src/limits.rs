@@ -59,7 +59,7 @@ pub const LINE_ITEMS: usize = 16;
 /// Parts about a shard (CLIENT LIST, INFO) made in one turn.
 pub const GATHERS_STEP: usize = 8;
 /// How long a RETRY 0 job is kept after its handing out even when memory is short: its reply may still be on its way.
-pub const EVICTION_GRACE_S: u16 = 5;
+pub const EVICTION_GRACE_S: u32 = 5;
 /// Slab chunks given back in one step after FLUSHALL.
 pub const TEARDOWN_STEP: usize = 4;
 
@@ -73,6 +73,37 @@ pub const PATTERNS: usize = 64;
 pub const CLIENT_IDS: usize = 1024;
 /// Names of one COMMAND INFO, COMMAND DOCS, LATENCY HISTOGRAM or LATENCY RESET: a short name asks for a long answer.
 pub const NAMES: usize = 1024;
+
+/// An ADDJOB sends its copies again, and to one node more, after this long or four round trips.
+pub const COPY_AGAIN_MS: u64 = 50;
+/// Copies that nobody waits for are sent again after this long at the most.
+pub const COPY_AGAIN_MAX_MS: u64 = 10_000;
+/// What copies from other nodes may take beyond the memory that is lent to the shard, until more is: they are refused at the limit only.
+pub const COPIES_OVERDRAFT_BYTES: u64 = 4 << 20;
+/// How often the other holders of a job are asked for it before its deadline.
+pub const ASK_TRIES: u8 = 3;
+/// An acknowledgement is told again to who has not answered after this long, then after twice as long each time (reference, 5.2).
+pub const ACK_AGAIN_MS: u64 = 1_000;
+/// And at least this often.
+pub const ACK_AGAIN_MAX_MS: u64 = 180_000;
+/// Jobs that repair looks at in one step.
+pub const REPAIR_STEP: u32 = 64;
+/// Pause between two steps of repair, milliseconds: it is to leave room for clients.
+pub const REPAIR_PAUSE_MS: u64 = 5;
+/// Holders of a job at the most: a node count far above any cluster's.
+pub const HOLDERS: usize = 1024;
+/// Bytes of a frame of the bus that holds several messages: what its receiver decodes in one step.
+pub const BUS_BATCH_BYTES: usize = 256 << 10;
+/// Bytes of a message of the bus from which on it has a frame of its own, whose body nobody copies.
+pub const BUS_LARGE_BYTES: usize = 16 << 10;
+/// Bytes of any frame of the bus: a job of the longest request, and room for what else is said of it.
+pub const BUS_FRAME_BYTES: usize = MAX_REQUEST_BYTES + (32 << 20);
+/// Bytes of a packet of membership: what a probe may have to wait for.
+pub const BUS_PACKET_BYTES: usize = 64 << 10;
+/// Items of one list on the bus (IDs to delete, queues with consumers); a longer one goes as several messages.
+pub const BUS_ITEMS: usize = 4096;
+/// Bytes of the text of an error that another node answered.
+pub const BUS_ERROR_BYTES: usize = 1024;
 
 /// Longest time that a client may ask for (TTL, RETRY, DELAY): 100 years. 32 bits of seconds hold it.
 pub const MAX_SECONDS: u64 = 100 * 365 * 24 * 3600;
@@ -110,6 +141,15 @@ const _: () = {
     assert!(100 / CLIENTS_SHARE <= ONE_CLIENT_PERCENT && ONE_CLIENT_PERCENT < 100);
     assert!(MAX_BULK_BYTES < MAX_REQUEST_BYTES);
     assert!(OUTPUT_HIGH_BYTES <= REPLY_BYTES);
+    assert!(
+        BUS_FRAME_BYTES <= u32::MAX as usize,
+        "a frame's length has 32 bits"
+    );
+    assert!(BUS_LARGE_BYTES < BUS_BATCH_BYTES && BUS_PACKET_BYTES < BUS_BATCH_BYTES);
+    assert!(
+        24 * MAX_ARGUMENTS + BUS_BATCH_BYTES < BUS_FRAME_BYTES,
+        "all IDs of a request"
+    );
     assert!(
         SESSION_PENDING <= u32::MAX as usize / 2,
         "request numbers of a session are compared modulo 2^32"

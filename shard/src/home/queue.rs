@@ -43,6 +43,8 @@ pub struct Queue {
     pub seats: u32,
     /// Jobs of the shard that name it, wherever they are.
     pub members: u32,
+    /// ADDJOBs that wait for copies: MAXLEN counts them.
+    pub adding: u32,
     /// Which ways are closed.
     pub pause: PauseState,
     /// `Home::busy` names it: held jobs enter, or waiters are served, in steps.

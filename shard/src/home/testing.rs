@@ -34,12 +34,24 @@ impl Scene {
             mono_us: 1_000_000,
             wall_us: 1_700_000_000_000_000,
         };
-        let node = NodeId::from_bytes([0xab; 20]);
+        Self::with(memory, now, NodeId::from_bytes([0xab; 20]), 7)
+    }
+
+    /// One of several nodes.
+    pub fn of_node(node: NodeId, seed: u8) -> Self {
+        let now = Now {
+            mono_us: 1_000_000,
+            wall_us: 1_700_000_000_000_000,
+        };
+        Self::with(Memory::new(1 << 40), now, node, seed)
+    }
+
+    fn with(memory: Memory, now: Now, node: NodeId, seed: u8) -> Self {
         let options = HomeOptions {
             shard: 0,
             shards: 1,
             node,
-            seed: [7; 32],
+            seed: [seed; 32],
             hash_seed: 9,
         };
         Self {
@@ -92,6 +104,7 @@ impl Scene {
         for end in ends {
             match end {
                 Held::Answer(ticket, answer) => self.ends.entry(ticket).or_default().push(answer),
+                Held::Bus(to, message) => self.home.peers.send(to, message),
                 Held::Change(..) => panic!("no change of the node was asked for"),
             }
         }
@@ -285,6 +298,7 @@ pub fn job(queue: &str, body: &str) -> AddJob {
         timeout_ms: 0,
         replicate: 1,
         lowered: false,
+        may_lower: false,
         ttl_s: 1000,
         retry_s: 10,
         delay_s: 0,

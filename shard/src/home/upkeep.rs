@@ -25,6 +25,7 @@ impl Home {
     pub fn tick(&mut self, now: Now) {
         self.journal.begin(now);
         self.fire_timers(now.mono());
+        self.tick_cluster(now.mono());
         self.step_busy(now.mono());
         self.step_sweep(now.mono());
         if self.short.retry_is_due() {
@@ -39,11 +40,13 @@ impl Home {
     /// When `tick` is due: a time long past when work is left over, `None` when only a call can bring some.
     pub fn next_deadline(&self) -> Option<Mono> {
         let left_over = !self.stock.busy.is_empty() || self.sweep.at.is_some() || !self.rubble.is_empty();
-        if left_over || self.short.retry_is_due() || self.lines.any_is_ready() {
+        if left_over || self.cluster_is_busy() || self.short.retry_is_due() || self.lines.any_is_ready() {
             return Some(Mono::default());
         }
         let timers = self.stock.timers.next_wakeup().map(Mono);
-        timers.into_iter().chain(self.log_deadline()).min()
+        let cluster = self.stock.cluster_timers.next_wakeup().map(Mono);
+        let others = cluster.into_iter().chain(self.repair_deadline());
+        timers.into_iter().chain(others).chain(self.log_deadline()).min()
     }
 
     fn fire_timers(&mut self, now: Mono) {
@@ -67,8 +70,10 @@ impl Home {
         if job.expires_at <= now {
             return self.expire(now, key);
         }
+        let is_due = matches!(job.place, Place::Idle | Place::Leased) && job.enters_at <= now;
+        let enters = is_due && self.enters_now(now, key);
         // Its next deadline is its expiry, or that of the wait which has just begun.
-        let enters = matches!(job.place, Place::Idle | Place::Leased) && job.enters_at <= now;
+        let job = &mut self.stock.jobs[key];
         let deadline = if enters { job.expires_at } else { job.deadline() };
         job.timer = Some(self.stock.timers.insert(deadline.0, key));
         if enters {

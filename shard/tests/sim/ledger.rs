@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use crate::facts::{Counters, Fact, SLACK_US, Safe, Seen, State};
-use crate::load::{Kind, Made, Verb, number_of};
-use crate::support::Reply;
+use crate::load::{Kind, Made, Verb};
+use crate::support::{Reply, number_of};
 
 /// How long a command may go on after its client is gone.
 const MURKY_US: u64 = 2_000_000;

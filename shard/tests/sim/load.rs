@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::{Chance, request};
+use crate::support::{Chance, body, request};
 
 /// A command that removes a job or changes its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,25 +60,6 @@ pub struct Made {
     pub delay_s: u64,
     pub ttl_s: u64,
     pub body: Vec<u8>,
-}
-
-/// The body of a job: its number, and a filler.
-pub fn body(number: u64, bytes: usize) -> Vec<u8> {
-    let mut body = format!("b{number}:").into_bytes();
-    let filler = (0..bytes as u64).map(|at| b'a' + ((number * 31 + at) % 23) as u8);
-    body.extend(filler);
-    body
-}
-
-/// The number in a body.
-pub fn number_of(body: &[u8]) -> Option<u64> {
-    let digits: Vec<u8> = body
-        .strip_prefix(b"b")?
-        .iter()
-        .copied()
-        .take_while(|&byte| byte != b':')
-        .collect();
-    String::from_utf8(digits).ok()?.parse().ok()
 }
 
 /// The tastes of a run.

@@ -6,35 +6,26 @@
 //!                                                                             \-> probes: the same with a copy of the disk, at any moment
 //! ```
 //!
-//! Reading order: `folders`, `disk` (what disks do) - `world` (the node in virtual time) - `load` (what clients do) - `facts`,
-//! `ledger` (what they know) - `visit` (what is there, and how it comes out) - `run`. `SHARDQ_SEED` repeats one run,
-//! `SHARDQ_TEST_SCALE` makes more of them.
+//! Reading order: `support/machine` (the node and its disk in virtual time) - `load` (what clients do) - `facts`, `ledger` (what they
+//! know) - `visit` (what is there, and how it comes out) - `run`. `SHARDQ_SEED` repeats one run, `SHARDQ_TEST_SCALE` makes more of
+//! them, `SHARDQ_TRACE=1` tells what happens.
 
 #[path = "../support/mod.rs"]
 mod support;
 
-mod disk;
 mod facts;
-mod folders;
 mod ledger;
 mod load;
 mod run;
 mod visit;
-mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use disk::Plant;
 use run::{Run, Tally};
-use support::number_from_environment;
+use support::{Plant, number_from_environment};
 
 /// Runs at scale 1.
 const RUNS: u64 = 200;
-
-/// Whether a run tells what happens: with `SHARDQ_TRACE=1`.
-fn traces() -> bool {
-    number_from_environment("SHARDQ_TRACE") == Some(1)
-}
 
 fn scale() -> u64 {
     number_from_environment("SHARDQ_TEST_SCALE").unwrap_or(1).max(1)

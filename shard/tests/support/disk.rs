@@ -10,8 +10,8 @@ use shard::log::{
 };
 use shard::slot::ShardNo;
 
-use crate::folders::{Folders, Name, ROOT};
-use crate::support::{Chance, File, Syncing};
+use super::folders::{Folders, Name, ROOT};
+use super::{Chance, File, Syncing};
 
 const CURRENT: &str = "CURRENT";
 const CURRENT_OFF: &str = "CURRENT.off";
