@@ -55,8 +55,6 @@ pub struct Topology {
     pub node: NodeId,
     /// Its store epoch.
     pub epoch: u64,
-    /// Where its clients connect, as others are told.
-    pub clients: (String, u16),
     /// Its machine, as a hash.
     pub host: u64,
     /// Its zone, as a hash.
@@ -92,8 +90,6 @@ pub struct Peers {
     pub node: NodeId,
     /// Its store epoch.
     pub epoch: u64,
-    /// Where its clients connect, as others are told; no host while it does not know.
-    pub clients: (String, u16),
     /// Its machine, as a hash.
     pub host: u64,
     /// Its zone, as a hash.
@@ -110,7 +106,6 @@ impl Peers {
         Self {
             node,
             epoch: 0,
-            clients: (String::new(), 0),
             host: 0,
             zone: 0,
             leaving: false,
@@ -129,13 +124,11 @@ impl Peers {
         let Topology {
             node,
             epoch,
-            clients,
             host,
             zone,
             leaving,
             peers,
         } = topology;
-        self.clients = clients;
         (self.node, self.epoch, self.host, self.zone, self.leaving) = (node, epoch, host, zone, leaving);
         for peer in peers {
             let at = usize::from(peer.no.0);

@@ -141,7 +141,7 @@ impl Membership {
                 self.me.id
             ),
         );
-        self.reset_done = Some(resetting.ticket);
+        self.reset_done = Some((resetting.ticket, false));
         self.topology_changed = true;
         self.dirty = true;
         self.save_when_due();

@@ -76,9 +76,7 @@ impl Membership {
         if let Some(farewell) = self.farewells.remove(&id) {
             self.hang_up(farewell.link);
         }
-        if !self.silent {
-            self.dial(no);
-        }
+        self.dial_after_next_save.push(no);
         true
     }
 
@@ -104,12 +102,6 @@ impl Membership {
             port: bus_port,
             expect: Some(id),
         }));
-    }
-
-    pub(super) fn dial_all(&mut self) {
-        for no in self.members() {
-            self.dial(no);
-        }
     }
 
     /// A record that came from its node, or by another one.
@@ -140,9 +132,11 @@ impl Membership {
         self.dirty |= differs;
         self.topology_changed = true;
         self.node_mut(no).record = record;
-        if moved && !self.silent {
+        if moved && self.node(no).link.is_some() {
             self.node_mut(no).up = false;
             self.dial(no);
+        } else if moved {
+            self.dial_after_next_save.push(no);
         }
     }
 
@@ -265,7 +259,6 @@ impl Membership {
         Some(Topology {
             node: self.me.id,
             epoch: self.me.epoch,
-            clients: (self.me.host.clone(), self.me.port),
             host: self.me.machine,
             zone: self.me.zone,
             leaving: self.me.leaving,

@@ -157,7 +157,11 @@ pub(crate) struct Membership {
     /// Commands that wait for the next write of `nodes.conf`, and for the one that is under way.
     for_next_save: Vec<Ticket>,
     for_this_save: Vec<Ticket>,
-    reset_done: Option<Ticket>,
+    /// A RESET that is done when `nodes.conf` has been written: whether with this write.
+    reset_done: Option<(Ticket, bool)>,
+    /// Nodes that are dialed when they have been saved: whoever hears of this node is remembered by it.
+    dial_after_next_save: Vec<PeerNo>,
+    dial_after_this_save: Vec<PeerNo>,
     topology_changed: bool,
     acts: Vec<Act>,
     outbox: VecDeque<(LinkNo, Bytes)>,
@@ -219,6 +223,8 @@ impl Membership {
             for_next_save: Vec::new(),
             for_this_save: Vec::new(),
             reset_done: None,
+            dial_after_next_save: Vec::new(),
+            dial_after_this_save: Vec::new(),
             topology_changed: true,
             acts: Vec::new(),
             outbox: VecDeque::new(),
@@ -291,15 +297,19 @@ impl Membership {
         for ticket in std::mem::take(&mut self.for_this_save) {
             self.acts.push(Act::Done(ticket, Ok(())));
         }
-        if let Some(ticket) = self.reset_done.take() {
+        if let Some((ticket, _)) = self.reset_done.take_if(|(_, is_in_this)| *is_in_this) {
             self.acts.push(Act::Flush(ticket, self.me.epoch));
         }
         if self.silent && self.running {
             self.silent = false;
             self.topology_changed = true;
-            self.dial_all();
-            self.tick(now);
         }
+        for no in std::mem::take(&mut self.dial_after_this_save) {
+            if self.node(no).state != PeerState::Gone {
+                self.dial(no);
+            }
+        }
+        self.tick(now);
         self.save_when_due();
     }
 
@@ -436,6 +446,10 @@ impl Membership {
         if self.dirty && !self.saving && self.running {
             (self.dirty, self.saving) = (false, true);
             self.for_this_save.append(&mut self.for_next_save);
+            self.dial_after_this_save.append(&mut self.dial_after_next_save);
+            if let Some((_, is_in_this)) = &mut self.reset_done {
+                *is_in_this = true;
+            }
             let text = self.conf_text();
             self.acts.push(Act::Save(text));
         }
