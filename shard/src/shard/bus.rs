@@ -4,13 +4,11 @@ use crate::bus::message::Place;
 use crate::bus::peers::Link;
 use crate::bus::{BusMessage, Dial, LinkEvent, LinkKind, LinkNo, PeerNo, PeerState, Sender, Topology};
 use crate::clock::Now;
+use crate::cluster::MEMBERSHIP_LINKS;
 use crate::input::{Effect, LogLevel};
 use crate::message::Message;
 use crate::shard::Shard;
 use crate::slot::{ShardNo, Slot};
-
-/// Links for jobs are numbered as their peers are; those of membership from here on.
-pub const MEMBERSHIP_LINKS: u32 = 1 << 16;
 
 impl Shard {
     /// Moves what there is for some peer node to `batch`, which is empty before; over which link, or none when there is nothing more.
