@@ -12,8 +12,11 @@ use crate::support::{Chance, traces};
 use crate::troubles::{Class, Troubles};
 use crate::world::{HostPlan, Plan, World};
 
+/// Whether commands about a job work through any node; else they go to the one that added or handed it out.
+const ANYWHERE: bool = false;
+
 /// Nodes of a world.
-const SIZES: &[usize] = &[1, 1];
+const SIZES: &[usize] = &[1, 2, 2, 3, 3, 3, 4, 5, 7, 9];
 
 /// A client.
 pub struct Actor {
@@ -64,7 +67,7 @@ impl Run {
         let taste = Taste {
             once: *chance.pick(&[0, 10, 40]),
             blocking: *chance.pick(&[0, 20, 80]),
-            most_copies: 1,
+            most_copies: (count as u64).min(4),
             asynchronous: *chance.pick(&[0, 10, 50]),
             meddling: *chance.pick(&[0, 0, 5, 20]),
             longest_retry_s: *chance.pick(&[3, 10, 60]),
@@ -173,11 +176,11 @@ impl Run {
             return None;
         }
         let host = *self.chance.pick(&up);
-        self.connect_to(host);
-        Some(self.actors.len() - 1)
+        Some(self.connect_to(host))
     }
 
-    pub fn connect_to(&mut self, host: usize) {
+    /// A client connects to this node; its place among the clients.
+    pub fn connect_to(&mut self, host: usize) -> usize {
         let client = self.world.node(host).node.connect();
         self.world.stepped(host, 0);
         self.actors.push(Actor {
@@ -186,6 +189,7 @@ impl Run {
             client,
             under_way: VecDeque::new(),
         });
+        self.actors.len() - 1
     }
 
     /// Some client sends a command.
@@ -200,7 +204,15 @@ impl Run {
         let at = *self.chance.pick(&ready);
         let ids = self.ledger.living();
         let (kind, bytes) = self.load.command(&mut self.chance, &ids);
-        self.send_on(at, kind, &bytes);
+        match &kind {
+            Kind::Jobs(_, numbers) if !ANYWHERE => {
+                let host = self.ledger.jobs[&numbers[0]].host;
+                if let Some(at) = self.idle_actor(host) {
+                    self.send_on(at, kind, &bytes);
+                }
+            }
+            _ => self.send_on(at, kind, &bytes),
+        }
     }
 
     /// A client sends this.
@@ -217,7 +229,7 @@ impl Run {
             Kind::Add(number) => self.load.made.get(number),
             _ => None,
         };
-        let open = self.ledger.sent(kind, made, self.world.now_us());
+        let open = self.ledger.sent(kind, made, actor.host, self.world.now_us());
         actor.under_way.push_back(open);
         let (host, client) = (actor.host, actor.client);
         self.world.node(host).node.send(client, bytes);
@@ -245,18 +257,26 @@ impl Run {
     /// What somebody had in mind is done, by a client that waits for nothing.
     fn do_one(&mut self) {
         let (_, (verb, got)) = self.todo.pop_first().expect("it is due");
-        let idle: Vec<usize> = (0..self.actors.len())
-            .filter(|&at| self.actors[at].under_way.is_empty())
-            .collect();
-        let at = if idle.is_empty() {
-            self.connect()
+        let up = self.world.up();
+        let host = if ANYWHERE && !up.is_empty() {
+            *self.chance.pick(&up)
         } else {
-            Some(*self.chance.pick(&idle))
+            self.ledger.jobs[&got.number].host
         };
-        if let Some(at) = at {
+        if let Some(at) = self.idle_actor(host) {
             let (kind, bytes) = load::jobs(verb, &[(got.number, got.id)]);
             self.send_on(at, kind, &bytes);
         }
+    }
+
+    /// A client of this node that waits for nothing; none when the node is down.
+    fn idle_actor(&mut self, host: usize) -> Option<usize> {
+        let is_idle = |actor: &Actor| actor.host == host && actor.under_way.is_empty();
+        if let Some(at) = self.actors.iter().position(is_idle) {
+            return Some(at);
+        }
+        let is_up = self.world.up().contains(&host);
+        is_up.then(|| self.connect_to(host))
     }
 
     pub fn intend(&mut self, delay_us: u64, verb: Verb, got: Got) {
@@ -335,7 +355,7 @@ fn settings(chance: &mut Chance, logs: u64) -> Settings {
     Settings {
         maxmemory: 0,
         appendonly: chance.percent(logs),
-        appendfsync: *chance.pick::<&str>(&["always", "everysec", "no"]),
+        appendfsync: chance.pick::<&str>(&["always", "everysec", "no"]),
         aof_segment_bytes: *chance.pick(&[8 << 10, 64 << 10]),
         aof_rewrite_min_bytes: *chance.pick(&[1 << 10, 64 << 10]),
         ..Settings::default()
