@@ -43,6 +43,8 @@ pub struct Job {
     hastened: u32,
     /// It was taken out of its queue.
     dequeued: bool,
+    /// One node was made to drop it.
+    deleted: bool,
 }
 
 impl Job {
@@ -160,6 +162,7 @@ impl Ledger {
                     removed: false,
                     hastened: 0,
                     dequeued: false,
+                    deleted: false,
                 };
                 self.jobs.insert(*number, job);
             }
@@ -169,6 +172,7 @@ impl Ledger {
                     job.removing += u32::from(verb.removes());
                     job.hastened += u32::from(verb.hastens());
                     job.dequeued |= *verb == Verb::Dequeue;
+                    job.deleted |= *verb == Verb::Delete;
                 }
             }
             Kind::Get(_) => {}
@@ -272,6 +276,7 @@ impl Ledger {
         }
         if strict
             && job.hastened == 0
+            && !job.deleted
             && let Some(last) = job.deliveries.last()
         {
             let in_time = |acked_us: u64| acked_us <= last.us + job.lease_us() / 2;

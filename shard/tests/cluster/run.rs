@@ -67,7 +67,7 @@ impl Run {
         let taste = Taste {
             once: *chance.pick(&[0, 10, 40]),
             blocking: *chance.pick(&[0, 20, 80]),
-            most_copies: (count as u64).min(4),
+            most_copies: 1,
             asynchronous: *chance.pick(&[0, 10, 50]),
             meddling: *chance.pick(&[0, 0, 5, 20]),
             longest_retry_s: *chance.pick(&[3, 10, 60]),
@@ -109,6 +109,8 @@ impl Run {
             let us = self.chance.between(0, 300_000);
             self.pass(us)?;
         }
+        let there = (count - self.joining.len()) as u64;
+        self.load.taste.most_copies = there.min(4);
         self.pass(3_000_000)
     }
 
@@ -277,6 +279,11 @@ impl Run {
         }
         let is_up = self.world.up().contains(&host);
         is_up.then(|| self.connect_to(host))
+    }
+
+    /// Nobody has anything in mind any more.
+    pub fn forget_all(&mut self) {
+        self.todo.clear();
     }
 
     pub fn intend(&mut self, delay_us: u64, verb: Verb, got: Got) {
