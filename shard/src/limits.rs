@@ -90,6 +90,20 @@ pub const ACK_AGAIN_MAX_MS: u64 = 180_000;
 pub const REPAIR_STEP: u32 = 64;
 /// Pause between two steps of repair, milliseconds: it is to leave room for clients.
 pub const REPAIR_PAUSE_MS: u64 = 5;
+/// Holders of a job at the most: a node count far above any cluster's.
+pub const HOLDERS: usize = 1024;
+/// Bytes of a frame of the bus that holds several messages: what its receiver decodes in one step.
+pub const BUS_BATCH_BYTES: usize = 256 << 10;
+/// Bytes of a message of the bus from which on it has a frame of its own, whose body nobody copies.
+pub const BUS_LARGE_BYTES: usize = 16 << 10;
+/// Bytes of any frame of the bus: a job of the longest request, and room for what else is said of it.
+pub const BUS_FRAME_BYTES: usize = MAX_REQUEST_BYTES + (32 << 20);
+/// Bytes of a packet of membership: what a probe may have to wait for.
+pub const BUS_PACKET_BYTES: usize = 64 << 10;
+/// Items of one list on the bus (IDs to delete, queues with consumers); a longer one goes as several messages.
+pub const BUS_ITEMS: usize = 4096;
+/// Bytes of the text of an error that another node answered.
+pub const BUS_ERROR_BYTES: usize = 1024;
 
 /// Longest time that a client may ask for (TTL, RETRY, DELAY): 100 years. 32 bits of seconds hold it.
 pub const MAX_SECONDS: u64 = 100 * 365 * 24 * 3600;
@@ -105,6 +119,15 @@ const _: () = {
     assert!(100 / CLIENTS_SHARE <= ONE_CLIENT_PERCENT && ONE_CLIENT_PERCENT < 100);
     assert!(MAX_BULK_BYTES < MAX_REQUEST_BYTES);
     assert!(OUTPUT_HIGH_BYTES <= REPLY_BYTES);
+    assert!(
+        BUS_FRAME_BYTES <= u32::MAX as usize,
+        "a frame's length has 32 bits"
+    );
+    assert!(BUS_LARGE_BYTES < BUS_BATCH_BYTES && BUS_PACKET_BYTES < BUS_BATCH_BYTES);
+    assert!(
+        24 * MAX_ARGUMENTS + BUS_BATCH_BYTES < BUS_FRAME_BYTES,
+        "all IDs of a request"
+    );
     assert!(
         SESSION_PENDING <= u32::MAX as usize / 2,
         "request numbers of a session are compared modulo 2^32"

@@ -4,8 +4,13 @@
 //! peer's shards dialed. A message is addressed by its slot: the shard that receives it brings it to the home shard (over the mesh
 //! when that is another). Shard 0 keeps one more link to each node, for membership alone: a large body on the way must not delay a probe.
 //!
-//! Reading order: `message` (what is said) - `peers` (who there is, as a shard sees it).
+//! Reading order: `message` (what is said) - `peers` (who there is, as a shard sees it) - `frame`, `codec` (messages as bytes) -
+//! `handshake` (who is there), `keepalive` (whether it still is). `src/bus` has the sockets.
 
+pub mod codec;
+pub mod frame;
+pub mod handshake;
+pub mod keepalive;
 pub mod message;
 pub mod peers;
 

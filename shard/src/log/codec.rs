@@ -30,8 +30,8 @@ pub const SHARED_BODY_BYTES: usize = 4096;
 const SMALL_FIXED_BYTES: usize = 128;
 /// Longest record: what 32 bits of length hold, less the padding.
 const MAX_RECORD_BYTES: u64 = u32::MAX as u64 - ALIGNMENT;
-/// Holders of one record at the most: a node count far above any cluster's.
-const MAX_HOLDERS: usize = 1024;
+/// Holders of one record at the most.
+const MAX_HOLDERS: usize = crate::limits::HOLDERS;
 
 /// What stands in a log instead of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -1,0 +1,353 @@
+//! What a message is on the wire: its kind, and the fixed part of each kind.
+//!
+//! ```text
+//! message  kind      u8    the table
+//!          reserved  3 zeros
+//!          fixed     u32   length of the fixed part
+//!          raw       u32   length of the raw part
+//!          fixed part      one rkyv payload, its type by kind
+//!          raw part        names and bodies, as the table says
+//! ```
+//!
+//! | kind | number | fixed part | raw part |
+//! | --- | --- | --- | --- |
+//! | packet | 1 | `NothingPayload` | the packet |
+//! | copy | 2 | `CopyPayload` | queue, body |
+//! | copied, will queue, left | 3, 10, 13 | `IdPayload` | |
+//! | refused | 4 | `RefusedPayload` | |
+//! | holders, set ack, got ack | 5, 7, 8 | `MembersPayload`, `GotAckPayload` | |
+//! | delete | 6 | `IdsPayload` | |
+//! | leased | 9 | `LeasedPayload` | |
+//! | standing | 11 | `StandingPayload` | |
+//! | queued | 12 | `QueuedPayload` | |
+//! | enqueue, enqueued | 14, 15 | `EnqueuePayload`, `EnqueuedPayload` | |
+//! | import | 16 | `JobPayload` | queue, body |
+//! | transfer | 17 | `TransferPayload` | queue, body |
+//! | transfer answer, retired | 18, 19 | `TransferAnswerPayload`, `TransferRetiredPayload` | |
+//! | interest | 20 | `InterestPayload` | the names of the queues |
+//! | interest digest, wanted | 21, 22 | `DigestPayload`, `WantedPayload` | |
+//! | pause | 23 | `PausePayload` | queue |
+//! | ask: ids, show, working | 24, 25, 26 | `AskIdsPayload`, `AskIdPayload` | |
+//! | ask: length, stat | 27, 28 | `TicketPayload` | queue |
+//! | told: ids, count, queue | 29, 31, 33 | `ToldIdsPayload`, `ToldCountPayload`, `ToldQueuePayload` | queue of the third |
+//! | told: job | 30 | `ToldJobPayload` | queue, body |
+//! | told: no job, no queue, not here | 34, 35, 32 | `TicketPayload` | |
+//! | told: error | 36 | `TicketPayload` | the text |
+//!
+//! **Changing the format.** The handshake refuses a node of another `VERSION` (`frame`), so a change of what is here raises it. rkyv's
+//! layout follows the feature flags in `Cargo.toml` and the order of the fields.
+
+use rkyv::{Archive, Deserialize, Serialize};
+
+/// Kinds of message, by their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Packet = 1,
+    Copy = 2,
+    Copied = 3,
+    Refused = 4,
+    Holders = 5,
+    Delete = 6,
+    SetAck = 7,
+    GotAck = 8,
+    Leased = 9,
+    WillQueue = 10,
+    Standing = 11,
+    Queued = 12,
+    Left = 13,
+    Enqueue = 14,
+    Enqueued = 15,
+    Import = 16,
+    Transfer = 17,
+    TransferAnswer = 18,
+    TransferRetired = 19,
+    Interest = 20,
+    InterestDigest = 21,
+    InterestWanted = 22,
+    Pause = 23,
+    AskIds = 24,
+    AskShow = 25,
+    AskWorking = 26,
+    AskLength = 27,
+    AskStat = 28,
+    ToldIds = 29,
+    ToldJob = 30,
+    ToldCount = 31,
+    ToldNotHere = 32,
+    ToldQueue = 33,
+    ToldNoJob = 34,
+    ToldNoQueue = 35,
+    ToldError = 36,
+}
+
+/// All kinds, by number: the first has number 1.
+const KINDS: [Kind; 36] = {
+    use Kind::*;
+    [
+        Packet,
+        Copy,
+        Copied,
+        Refused,
+        Holders,
+        Delete,
+        SetAck,
+        GotAck,
+        Leased,
+        WillQueue,
+        Standing,
+        Queued,
+        Left,
+        Enqueue,
+        Enqueued,
+        Import,
+        Transfer,
+        TransferAnswer,
+        TransferRetired,
+        Interest,
+        InterestDigest,
+        InterestWanted,
+        Pause,
+        AskIds,
+        AskShow,
+        AskWorking,
+        AskLength,
+        AskStat,
+        ToldIds,
+        ToldJob,
+        ToldCount,
+        ToldNotHere,
+        ToldQueue,
+        ToldNoJob,
+        ToldNoQueue,
+        ToldError,
+    ]
+};
+
+const _: () = {
+    let mut at = 0;
+    while at < KINDS.len() {
+        assert!(
+            KINDS[at] as usize == at + 1,
+            "kinds stand in the order of their numbers"
+        );
+        at += 1;
+    }
+};
+
+impl Kind {
+    pub fn from_number(number: u8) -> Option<Self> {
+        KINDS.get(usize::from(number).checked_sub(1)?).copied()
+    }
+}
+
+pub type Id = [u8; 24];
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct NothingPayload {
+    /// 0: a place for what a later version wants to say.
+    pub reserved: u32,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct HolderPayload {
+    pub node: [u8; 20],
+    pub epoch: u64,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct MembersPayload {
+    pub id: Id,
+    pub confirmed: Vec<HolderPayload>,
+    pub asked: Vec<HolderPayload>,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct JobPayload {
+    pub ctime: u64,
+    pub ttl_left_ms: u64,
+    pub delay_left_ms: u64,
+    pub members: MembersPayload,
+    pub ttl_s: u32,
+    pub retry_s: u32,
+    pub delay_s: u32,
+    pub nacks: u32,
+    pub additional_deliveries: u32,
+    pub deliveries: u32,
+    pub name_bytes: u32,
+    pub replicate: u16,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct CopyPayload {
+    pub job: JobPayload,
+    pub wants_answer: bool,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct TransferPayload {
+    pub job: JobPayload,
+    pub target_epoch: u64,
+    pub hop: u32,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct IdPayload {
+    pub id: Id,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct IdsPayload {
+    pub ids: Vec<Id>,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct RefusedPayload {
+    pub id: Id,
+    pub why: u8,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct GotAckPayload {
+    pub members: MembersPayload,
+    pub known: bool,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct LeasedPayload {
+    pub left_ms: u64,
+    pub id: Id,
+    pub deliveries: u32,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct StandingPayload {
+    pub left_ms: u64,
+    pub id: Id,
+    pub standing: u8,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct QueuedPayload {
+    pub id: Id,
+    pub nacks: u32,
+    pub additional_deliveries: u32,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct EnqueuePayload {
+    pub delay_ms: u64,
+    pub id: Id,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct EnqueuedPayload {
+    pub id: Id,
+    pub taken: bool,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct TransferAnswerPayload {
+    pub id: Id,
+    pub hop: u32,
+    pub taken: bool,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct TransferRetiredPayload {
+    pub id: Id,
+    pub hop: u32,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct InterestPayload {
+    pub queues: Vec<InterestItem>,
+    pub whole: bool,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct InterestItem {
+    pub name_bytes: u32,
+    pub credit: u32,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct DigestPayload {
+    pub digest: u64,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct WantedPayload {
+    pub shard: u16,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct PausePayload {
+    pub version: u64,
+    pub input: bool,
+    pub output: bool,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct TicketPayload {
+    pub index: u32,
+    pub generation: u32,
+    pub request: u32,
+    pub shard: u16,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct AskIdsPayload {
+    pub ticket: TicketPayload,
+    pub ids: Vec<Id>,
+    pub verb: u8,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct AskIdPayload {
+    pub ticket: TicketPayload,
+    pub id: Id,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct ToldIdsPayload {
+    pub ticket: TicketPayload,
+    pub held: Vec<bool>,
+    pub counted: u32,
+    pub paused: u32,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct ToldCountPayload {
+    pub count: i64,
+    pub ticket: TicketPayload,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct ToldJobPayload {
+    pub ttl_s: u64,
+    pub ctime: u64,
+    pub next_requeue_ms: Option<u64>,
+    pub next_awake_ms: Option<u64>,
+    pub ticket: TicketPayload,
+    pub id: Id,
+    pub delay_s: u32,
+    pub retry_s: u32,
+    pub nacks: u32,
+    pub additional_deliveries: u32,
+    pub name_bytes: u32,
+    pub replicate: u16,
+    pub state: u8,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct ToldQueuePayload {
+    pub length: u64,
+    pub age_s: u64,
+    pub idle_s: u64,
+    pub blocked: u64,
+    pub jobs_in: u64,
+    pub jobs_out: u64,
+    pub ticket: TicketPayload,
+    pub input: bool,
+    pub output: bool,
+}
