@@ -26,6 +26,7 @@ impl Run {
         self.troubles.end(&mut self.chance, &mut self.world);
         // What clients still have in mind, and what they wait for.
         self.pass(5_000_000)?;
+        self.forget_all();
         while !self.actors.is_empty() {
             self.leave(self.actors.len() - 1);
         }

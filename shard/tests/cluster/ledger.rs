@@ -27,6 +27,8 @@ struct Delivery {
 pub struct Job {
     pub made: Made,
     pub id: Option<String>,
+    /// The node that it was added on, or handed out by, last.
+    pub host: usize,
     sent_us: u64,
     /// When ADDJOB said that it is there.
     told_us: Option<u64>,
@@ -41,6 +43,8 @@ pub struct Job {
     hastened: u32,
     /// It was taken out of its queue.
     dequeued: bool,
+    /// One node was made to drop it.
+    deleted: bool,
 }
 
 impl Job {
@@ -57,6 +61,7 @@ impl Job {
 #[derive(Clone, Debug)]
 pub struct Open {
     pub kind: Kind,
+    host: usize,
 }
 
 /// Nodes that died with all they had, one shortly after the other.
@@ -141,12 +146,14 @@ impl Ledger {
         })
     }
 
-    pub fn sent(&mut self, kind: Kind, made: Option<&Made>, now_us: u64) -> Open {
+    /// A client of this node sends a command.
+    pub fn sent(&mut self, kind: Kind, made: Option<&Made>, host: usize, now_us: u64) -> Open {
         match &kind {
             Kind::Add(number) => {
                 let job = Job {
                     made: made.expect("it was made").clone(),
                     id: None,
+                    host,
                     sent_us: now_us,
                     told_us: None,
                     refused: false,
@@ -155,6 +162,7 @@ impl Ledger {
                     removed: false,
                     hastened: 0,
                     dequeued: false,
+                    deleted: false,
                 };
                 self.jobs.insert(*number, job);
             }
@@ -164,11 +172,12 @@ impl Ledger {
                     job.removing += u32::from(verb.removes());
                     job.hastened += u32::from(verb.hastens());
                     job.dequeued |= *verb == Verb::Dequeue;
+                    job.deleted |= *verb == Verb::Delete;
                 }
             }
             Kind::Get(_) => {}
         }
-        Open { kind }
+        Open { kind, host }
     }
 
     fn job(&mut self, number: u64) -> &mut Job {
@@ -182,7 +191,7 @@ impl Ledger {
             (Kind::Get(queues), Reply::Array(jobs)) => {
                 return jobs
                     .iter()
-                    .map(|job| self.delivered(&queues, job, now_us))
+                    .map(|job| self.delivered(open.host, &queues, job, now_us))
                     .collect();
             }
             (Kind::Get(_), Reply::NullArray) => self.count("nothing"),
@@ -234,7 +243,7 @@ impl Ledger {
         Ok(())
     }
 
-    fn delivered(&mut self, queues: &[usize], reply: &Reply, now_us: u64) -> Checked<Got> {
+    fn delivered(&mut self, host: usize, queues: &[usize], reply: &Reply, now_us: u64) -> Checked<Got> {
         let [Reply::Bulk(queue), Reply::Bulk(id), Reply::Bulk(body)] = reply.elements() else {
             return Err(format!("no job: {reply}"));
         };
@@ -267,6 +276,7 @@ impl Ledger {
         }
         if strict
             && job.hastened == 0
+            && !job.deleted
             && let Some(last) = job.deliveries.last()
         {
             let in_time = |acked_us: u64| acked_us <= last.us + job.lease_us() / 2;
@@ -278,6 +288,7 @@ impl Ledger {
             }
         }
         job.id = Some(id.clone());
+        job.host = host;
         job.deliveries.push(Delivery {
             us: now_us,
             acked_us: None,

@@ -12,8 +12,11 @@ use crate::support::{Chance, traces};
 use crate::troubles::{Class, Troubles};
 use crate::world::{HostPlan, Plan, World};
 
+/// Whether commands about a job work through any node; else they go to the one that added or handed it out.
+const ANYWHERE: bool = false;
+
 /// Nodes of a world.
-const SIZES: &[usize] = &[1, 1];
+const SIZES: &[usize] = &[1, 2, 2, 3, 3, 3, 4, 5, 7, 9];
 
 /// A client.
 pub struct Actor {
@@ -106,6 +109,8 @@ impl Run {
             let us = self.chance.between(0, 300_000);
             self.pass(us)?;
         }
+        let there = (count - self.joining.len()) as u64;
+        self.load.taste.most_copies = there.min(4);
         self.pass(3_000_000)
     }
 
@@ -173,11 +178,11 @@ impl Run {
             return None;
         }
         let host = *self.chance.pick(&up);
-        self.connect_to(host);
-        Some(self.actors.len() - 1)
+        Some(self.connect_to(host))
     }
 
-    pub fn connect_to(&mut self, host: usize) {
+    /// A client connects to this node; its place among the clients.
+    pub fn connect_to(&mut self, host: usize) -> usize {
         let client = self.world.node(host).node.connect();
         self.world.stepped(host, 0);
         self.actors.push(Actor {
@@ -186,6 +191,7 @@ impl Run {
             client,
             under_way: VecDeque::new(),
         });
+        self.actors.len() - 1
     }
 
     /// Some client sends a command.
@@ -200,7 +206,15 @@ impl Run {
         let at = *self.chance.pick(&ready);
         let ids = self.ledger.living();
         let (kind, bytes) = self.load.command(&mut self.chance, &ids);
-        self.send_on(at, kind, &bytes);
+        match &kind {
+            Kind::Jobs(_, numbers) if !ANYWHERE => {
+                let host = self.ledger.jobs[&numbers[0]].host;
+                if let Some(at) = self.idle_actor(host) {
+                    self.send_on(at, kind, &bytes);
+                }
+            }
+            _ => self.send_on(at, kind, &bytes),
+        }
     }
 
     /// A client sends this.
@@ -217,7 +231,7 @@ impl Run {
             Kind::Add(number) => self.load.made.get(number),
             _ => None,
         };
-        let open = self.ledger.sent(kind, made, self.world.now_us());
+        let open = self.ledger.sent(kind, made, actor.host, self.world.now_us());
         actor.under_way.push_back(open);
         let (host, client) = (actor.host, actor.client);
         self.world.node(host).node.send(client, bytes);
@@ -245,18 +259,31 @@ impl Run {
     /// What somebody had in mind is done, by a client that waits for nothing.
     fn do_one(&mut self) {
         let (_, (verb, got)) = self.todo.pop_first().expect("it is due");
-        let idle: Vec<usize> = (0..self.actors.len())
-            .filter(|&at| self.actors[at].under_way.is_empty())
-            .collect();
-        let at = if idle.is_empty() {
-            self.connect()
+        let up = self.world.up();
+        let host = if ANYWHERE && !up.is_empty() {
+            *self.chance.pick(&up)
         } else {
-            Some(*self.chance.pick(&idle))
+            self.ledger.jobs[&got.number].host
         };
-        if let Some(at) = at {
+        if let Some(at) = self.idle_actor(host) {
             let (kind, bytes) = load::jobs(verb, &[(got.number, got.id)]);
             self.send_on(at, kind, &bytes);
         }
+    }
+
+    /// A client of this node that waits for nothing; none when the node is down.
+    fn idle_actor(&mut self, host: usize) -> Option<usize> {
+        let is_idle = |actor: &Actor| actor.host == host && actor.under_way.is_empty();
+        if let Some(at) = self.actors.iter().position(is_idle) {
+            return Some(at);
+        }
+        let is_up = self.world.up().contains(&host);
+        is_up.then(|| self.connect_to(host))
+    }
+
+    /// Nobody has anything in mind any more.
+    pub fn forget_all(&mut self) {
+        self.todo.clear();
     }
 
     pub fn intend(&mut self, delay_us: u64, verb: Verb, got: Got) {
@@ -335,7 +362,7 @@ fn settings(chance: &mut Chance, logs: u64) -> Settings {
     Settings {
         maxmemory: 0,
         appendonly: chance.percent(logs),
-        appendfsync: *chance.pick::<&str>(&["always", "everysec", "no"]),
+        appendfsync: chance.pick::<&str>(&["always", "everysec", "no"]),
         aof_segment_bytes: *chance.pick(&[8 << 10, 64 << 10]),
         aof_rewrite_min_bytes: *chance.pick(&[1 << 10, 64 << 10]),
         ..Settings::default()
