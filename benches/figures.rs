@@ -86,6 +86,7 @@ impl Bench {
             timeout_ms: 0,
             replicate: 1,
             lowered: false,
+            may_lower: false,
             ttl_s: 86_400,
             retry_s: 300,
             delay_s,

@@ -236,6 +236,7 @@ impl Core {
                 Held::Answer(ticket, answer) => {
                     self.mesh.send(ticket.shard, Message::Late { ticket, answer });
                 }
+                Held::Bus(to, message) => self.home.peers.send(to, message),
                 Held::Change(number, result) => {
                     let result = result.map(|()| 0);
                     self.send_node(0, NodeMessage::Applied { number, result });

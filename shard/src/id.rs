@@ -127,6 +127,12 @@ impl JobId {
         u64::from_be_bytes(random[2..10].try_into().expect("eight bytes"))
     }
 
+    /// The time to live that it tells, as far as it does, in milliseconds: at least two minutes, at most 45 days.
+    pub fn life_ms(&self) -> u64 {
+        let minutes = u64::from(u16::from_be_bytes([self.0[22], self.0[23]]) & !1);
+        (minutes + 2) * 60_000
+    }
+
     /// Whether the job it names may be delivered more than once (RETRY above 0).
     pub fn at_least_once(&self) -> bool {
         self.0[23] & 1 == 1
@@ -151,7 +157,7 @@ pub struct NodeId([u8; 20]);
 
 impl NodeId {
     /// An ID by its bytes.
-    pub fn from_bytes(bytes: [u8; 20]) -> Self {
+    pub const fn from_bytes(bytes: [u8; 20]) -> Self {
         Self(bytes)
     }
 

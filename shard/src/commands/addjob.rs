@@ -8,9 +8,9 @@ use super::{Plan, Request};
 use crate::clock::{Mono, Now, SECOND_MS};
 use crate::core::Core;
 use crate::error::CommandError;
-use crate::home::{Home, Job, Place, Queue};
-use crate::id::JobId;
+use crate::home::{CopyTerms, Home, Job, Place, Queue, copies_kept};
 use crate::limits::{MAX_SECONDS, MAX_TIMEOUT_MS};
+use crate::message::{Answer, Ticket};
 use crate::session::Session;
 use crate::slot::Slot;
 use crate::structures::NONE;
@@ -36,6 +36,8 @@ pub struct AddJob {
     pub replicate: u16,
     /// REPLICATE was not given, and there are too few nodes for the default.
     pub lowered: bool,
+    /// REPLICATE was not given: fewer will do when there are fewer nodes.
+    pub may_lower: bool,
     /// Time to live, from its arrival at the home shard on.
     pub ttl_s: u32,
     /// Lease time; 0 is at most once.
@@ -49,8 +51,8 @@ pub struct AddJob {
 }
 
 /// Grammar, and the checks that need no queue.
-pub fn plan(_core: &Core, _session: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
-    let terms = check(args, 1)?;
+pub fn plan(core: &Core, _session: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
+    let terms = check(args, 1 + core.home.peers.reachable_count())?;
     Ok(Plan::Home {
         slot: Slot::of_queue(&args[1]),
         request: Request::Add(terms.of_job(args)),
@@ -73,6 +75,7 @@ struct Terms {
     timeout_ms: u64,
     replicate: u16,
     lowered: bool,
+    may_lower: bool,
     ttl_s: u32,
     retry_s: u32,
     delay_s: u32,
@@ -89,6 +92,7 @@ impl Terms {
             timeout_ms: self.timeout_ms,
             replicate: self.replicate,
             lowered: self.lowered,
+            may_lower: self.may_lower,
             ttl_s: self.ttl_s,
             retry_s: self.retry_s,
             delay_s: self.delay_s,
@@ -126,6 +130,7 @@ fn check(args: &Args<'_>, reachable: u16) -> Result<Terms, CommandError> {
         timeout_ms: timeout_ms.min(MAX_TIMEOUT_MS),
         replicate,
         lowered: options.replicate.is_none() && replicate < default,
+        may_lower: options.replicate.is_none(),
         ttl_s,
         retry_s,
         delay_s: options.delay_s,
@@ -172,7 +177,11 @@ fn in_range(value: Option<&[u8]>, least: u64, most: u64) -> Result<u64, CommandE
 
 /// Why the queue does not take the job.
 pub(crate) fn refusal(queue: &Queue, add: &AddJob) -> Option<CommandError> {
-    if add.max_len.is_some_and(|max_len| queue.len() >= max_len) {
+    let promised = u64::from(queue.adding);
+    if add
+        .max_len
+        .is_some_and(|max_len| queue.len() + promised >= max_len)
+    {
         Some(CommandError::MaxLen)
     } else if queue.pause.input {
         Some(CommandError::Paused)
@@ -181,8 +190,8 @@ pub(crate) fn refusal(queue: &Queue, add: &AddJob) -> Option<CommandError> {
     }
 }
 
-/// Makes the job, and queues it unless it is delayed. `queue` is the key of its queue, when that exists.
-pub(crate) fn apply(home: &mut Home, now: Now, queue: Option<u32>, add: AddJob) -> JobId {
+/// Makes the job, and queues it unless it is delayed, or its copies are waited for. `queue` is the key of its queue, when that exists.
+pub(crate) fn apply(home: &mut Home, now: Now, ticket: Ticket, queue: Option<u32>, add: AddJob) -> Answer {
     let queue = queue.unwrap_or_else(|| home.create_queue(now.mono(), &add.queue));
     let id = home.new_id(home.queue(queue).slot, add.ttl_s, add.retry_s > 0);
     let after = |seconds: u32| now.mono().after_ms(u64::from(seconds) * SECOND_MS);
@@ -199,21 +208,30 @@ pub(crate) fn apply(home: &mut Home, now: Now, queue: Option<u32>, add: AddJob) 
         links: Links::DETACHED,
         queue,
         timer: None,
-        offer: NONE,
+        aside: NONE,
+        share: NONE,
         ttl_s: add.ttl_s,
         retry_s: add.retry_s,
         delay_s: add.delay_s,
         nacks: 0,
         additional_deliveries: 0,
         deliveries: 0,
-        replicate: add.replicate,
+        replicate: copies_kept(add.replicate),
         place: Place::Idle,
         delivered: false,
         entered_before: false,
-        handed_out_s: 0,
     });
+    if add.replicate > 1 {
+        let terms = CopyTerms {
+            wanted: add.replicate - 1,
+            may_lower: add.may_lower,
+            timeout_ms: add.timeout_ms,
+            asynchronous: add.asynchronous,
+        };
+        return home.begin_copies(now.mono(), job, ticket, terms);
+    }
     home.begin_life(now.mono(), job);
-    id
+    Answer::Id(id)
 }
 
 #[cfg(test)]

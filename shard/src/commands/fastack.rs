@@ -20,7 +20,7 @@ pub fn plan(_core: &Core, _session: &Session, args: &Args<'_>) -> Result<Plan, C
 /// Removes the jobs.
 pub(crate) fn apply(home: &mut Home, now: Mono, ids: &[JobId]) -> Answer {
     Answer::Count(ids::count(home, now, ids, |home, job| {
-        home.delete(job);
+        home.acknowledge_fast(job);
         home.counters.fast_acknowledged += 1;
         true
     }))

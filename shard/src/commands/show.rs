@@ -43,7 +43,7 @@ pub(crate) fn view(now: Mono, job: &Job, queue: &Queue) -> JobView {
         id: job.id,
         queue: queue.name.clone(),
         state: job.state(),
-        replicate: job.replicate,
+        replicate: job.replicate.into(),
         ttl_s: left_ms.div_ceil(SECOND_MS),
         ctime: job.ctime,
         delay_s: job.delay_s,

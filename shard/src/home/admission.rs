@@ -99,7 +99,7 @@ impl Home {
     pub(super) fn add(&mut self, now: Now, ticket: Ticket, add: AddJob) -> Answer {
         if self.short.waiting.is_empty() {
             match self.judge(now.mono(), &add, false) {
-                Verdict::Take { queue } => return Answer::Id(addjob::apply(self, now, queue, add)),
+                Verdict::Take { queue } => return addjob::apply(self, now, ticket, queue, add),
                 Verdict::Refuse(error) => return Answer::Error(error),
                 Verdict::Wait => {}
             }
@@ -142,7 +142,7 @@ impl Home {
                 None => self.judge(now.mono(), &add, last),
             };
             let answer = match verdict {
-                Verdict::Take { queue } => Answer::Id(addjob::apply(self, now, queue, add)),
+                Verdict::Take { queue } => addjob::apply(self, now, ticket, queue, add),
                 Verdict::Refuse(error) => Answer::Error(error),
                 Verdict::Wait => {
                     self.short.put(arrival, ticket, add);
@@ -150,7 +150,9 @@ impl Home {
                     return;
                 }
             };
-            self.end(ticket, answer);
+            if !matches!(answer, Answer::Waiting) {
+                self.end(ticket, answer);
+            }
             self.lines.ended(ticket);
         }
     }
@@ -190,8 +192,7 @@ impl Home {
 
     fn evictable(&self, now: Mono) -> Option<u32> {
         let oldest = self.stock.delivered.first().filter(|_| self.evicts)?;
-        // Modulo 2^16: at worst a job of 18 hours passes for a fresh one, for as long as the grace lasts.
-        let age_s = ((now.0 / SECOND_MS) as u16).wrapping_sub(self.job(oldest).handed_out_s);
+        let age_s = ((now.0 / SECOND_MS) as u32).wrapping_sub(self.job(oldest).aside);
         (age_s >= EVICTION_GRACE_S).then_some(oldest)
     }
 }

@@ -1,9 +1,12 @@
 //! All that must hold between two calls, looked at one by one: for tests and simulation, since it walks everything.
 
+use super::cluster::collection::ACK_BYTES;
+use super::cluster::share::SHARE_BYTES;
 use super::stock::Stock;
 use super::waiter::{OFFER_BYTES, Phase, SEAT_BYTES, WAITER_BYTES};
 use super::{Home, Place};
 use crate::message::Patience;
+use crate::structures::NONE;
 use crate::structures::list::{Links, List};
 
 impl Home {
@@ -12,6 +15,7 @@ impl Home {
         self.check_jobs();
         self.check_queues();
         self.check_waiters();
+        self.check_shares();
         self.check_lines();
         self.check_sums();
     }
@@ -44,6 +48,7 @@ impl Home {
                     || job.place == Place::Queued
                     || job.place == Place::Reserved
                     || job.place == Place::Held
+                    || job.place == Place::Waiting
                     || job.enters_at.0 != u64::MAX,
                 "{:?} comes back by itself",
                 job.id
@@ -169,6 +174,37 @@ impl Home {
         assert_eq!(seats, self.stock.seats.0.len(), "every seat has its waiter");
     }
 
+    fn check_shares(&self) {
+        let Stock {
+            jobs,
+            shares,
+            acks,
+            cluster_timers,
+            ..
+        } = &self.stock;
+        let mut adding = 0;
+        for (key, share) in shares.iter_from(0, u32::MAX) {
+            assert_eq!(jobs[share.job].share, key, "a share is its job's");
+            let waits = jobs[share.job].place == Place::Waiting;
+            assert_eq!(waits, share.ticket().is_some(), "a job waits for an ADDJOB");
+            adding += usize::from(waits);
+            let due = share
+                .timer
+                .map_or(u64::MAX, |timer| cluster_timers.deadline_ms(timer));
+            assert!(due <= share.deadline().0, "a share is woken in time");
+        }
+        let shared = jobs.0.iter_from(0, u32::MAX).filter(|(_, job)| job.share != NONE);
+        assert_eq!(shared.count(), shares.len(), "a job has one share at most");
+        assert_eq!(self.adding.len(), adding, "each ADDJOB that waits has its job");
+        for (key, ack) in acks.iter_from(0, u32::MAX) {
+            assert_eq!(self.find_ack(&ack.id), Some(key), "an acknowledged job is found");
+            assert!(
+                self.stock.job_key(self.options.shards, &ack.id).is_none(),
+                "a job lives or is acknowledged"
+            );
+        }
+    }
+
     fn check_lines(&self) {
         let waiters = self
             .tickets
@@ -195,9 +231,10 @@ impl Home {
             .map(|(_, queue)| queue.bytes())
             .sum();
         let waiting = SEAT_BYTES * seats.0.len() as u64 + OFFER_BYTES * offers.len() as u64;
+        let shared = SHARE_BYTES * self.stock.shares.len() as u64 + ACK_BYTES * self.stock.acks.len() as u64;
         assert_eq!(
             self.stock.bytes,
-            job_bytes + queue_bytes + waiting,
+            job_bytes + queue_bytes + waiting + shared,
             "memory adds up"
         );
         // Sessions charge what they keep too.

@@ -47,6 +47,9 @@ impl Home {
             self.lines.ended(ticket);
             return self.end(ticket, Answer::Nothing);
         }
+        if self.cancel_adding(ticket) {
+            return;
+        }
         if self.withdraw(ticket) {
             return self.end(ticket, Answer::Nothing);
         }
@@ -67,10 +70,10 @@ impl Home {
     fn claim_one(&mut self, now: Mono, waiter: u32, id: &JobId) -> Option<Delivered> {
         let key = self.find_job(now, id)?;
         let job = self.job(key);
-        if job.place != Place::Reserved || self.stock.offers[job.offer].waiter != waiter {
+        if job.place != Place::Reserved || self.stock.offers[job.aside].waiter != waiter {
             return None;
         }
-        let (queue, place) = (job.queue, self.stock.offers[job.offer].place);
+        let (queue, place) = (job.queue, self.stock.offers[job.aside].place);
         if self.queue(queue).pause.output
             || (self.job(key).at_most_once() && self.journal.refuses_change().is_some())
         {

@@ -35,6 +35,26 @@ pub struct Counters {
     pub flushed: u64,
     /// Claims refused because the job was gone, dequeued or its queue paused.
     pub claims_refused: u64,
+    /// Copies sent to other nodes, those sent again counted each time.
+    pub copies_sent: u64,
+    /// Copies of other nodes' jobs taken.
+    pub copies_taken: u64,
+    /// Copies of other nodes' jobs refused.
+    pub copies_refused: u64,
+    /// ADDJOBs that ended without enough copies.
+    pub copies_failed: u64,
+    /// Jobs sent to consumers at other nodes.
+    pub exported: u64,
+    /// Jobs that came from other nodes for consumers here.
+    pub imported: u64,
+    /// Jobs for which repair asked other nodes, since holders were lost.
+    pub repaired: u64,
+    /// Jobs acknowledged at another node.
+    pub acknowledged_elsewhere: u64,
+    /// Acknowledged jobs that this node found all holders to know of.
+    pub collected: u64,
+    /// Jobs whose acknowledgement was learnt of only when they were to be queued again.
+    pub collected_late: u64,
     /// Idle queues collected.
     pub queues_collected: u64,
 }
@@ -44,7 +64,9 @@ pub struct Counters {
 pub struct Gauges {
     /// Jobs.
     pub jobs: u64,
-    /// Of those, in their queues.
+    /// Acknowledged jobs that other nodes have not all heard of; not counted among the jobs.
+    pub acked: u64,
+    /// Of the jobs, those in their queues.
     pub queued: u64,
     /// Of those, handed out at most once and kept only until memory is short or their life ends.
     pub delivered_at_most_once: u64,

@@ -12,8 +12,8 @@
 //!                                  lease ended, NACK, ENQUEUE, undelivered: enter <-----------+
 //! ```
 //!
-//! `Queued` and `Reserved` are the state `queued` of the reference (3.2), the others are `active`; an acknowledged job is
-//! gone at once. What must hold: a job is linked in exactly the list its place names (`Idle`, and `Leased` with a
+//! A job of which other nodes are to have copies is `Waiting` before its life begins. `Queued` and `Reserved` are the state `queued` of the reference (3.2), the others are `active`; an acknowledged job is
+//! gone at once, unless other nodes hold it (`cluster/collection.rs`). What must hold: a job is linked in exactly the list its place names (`Idle`, and `Leased` with a
 //! RETRY, name none); it has a timer, at its next deadline or earlier.
 
 use std::ops::{Index, IndexMut};
@@ -36,6 +36,8 @@ const _: () = assert!(JOB_BYTES < 200, "a small job stays well under 200 bytes")
 /// Where a job is. See the picture at the head of this file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
+    /// In no list: its ADDJOB waits for copies on other nodes.
+    Waiting,
     /// In no list: delayed, dequeued, or postponed before it was ever handed out.
     Idle,
     /// In its queue.
@@ -67,8 +69,10 @@ pub struct Job {
     pub queue: u32,
     /// Its timer; `None` only between its making and its first deadline.
     pub timer: Option<TimerKey>,
-    /// Key of its offer while it is reserved.
-    pub offer: u32,
+    /// While it is reserved: key of its offer. RETRY 0, handed out: when, seconds of the monotonic clock. (There is no room for both.)
+    pub aside: u32,
+    /// Key of what is known of its other holders, if there are any.
+    pub share: u32,
     /// Time to live as asked for.
     pub ttl_s: u32,
     /// Lease time; 0 is at most once.
@@ -81,10 +85,8 @@ pub struct Job {
     pub additional_deliveries: u32,
     /// Times it was handed out: tells one handing out from another.
     pub deliveries: u32,
-    /// RETRY 0: when it was handed out last, seconds of the monotonic clock modulo 2^16 (there is room for no more).
-    pub handed_out_s: u16,
-    /// Copies asked for.
-    pub replicate: u16,
+    /// Copies asked for; a cluster has fewer nodes than this can hold.
+    pub replicate: u8,
     /// Where it is.
     pub place: Place,
     /// Handed out, and that was not undone.
@@ -96,10 +98,10 @@ pub struct Job {
 impl Job {
     /// Its state in the words of the reference.
     pub fn state(&self) -> JobState {
-        if self.is_queued() {
-            JobState::Queued
-        } else {
-            JobState::Active
+        match self.place {
+            Place::Queued | Place::Reserved => JobState::Queued,
+            Place::Waiting => JobState::WaitRepl,
+            Place::Idle | Place::Leased | Place::Held => JobState::Active,
         }
     }
 
@@ -111,7 +113,7 @@ impl Job {
     /// Whether it is to be in a list.
     pub fn is_in_a_list(&self) -> bool {
         match self.place {
-            Place::Idle => false,
+            Place::Idle | Place::Waiting => false,
             Place::Leased => self.at_most_once(),
             Place::Queued | Place::Reserved | Place::Held => true,
         }
@@ -125,7 +127,7 @@ impl Job {
     /// Whether ENQUEUE and NACK may bring it into its queue.
     pub fn may_enter(&self) -> bool {
         let spent = self.at_most_once() && self.delivered;
-        !spent && !self.is_queued()
+        !spent && !self.is_queued() && self.place != Place::Waiting
     }
 
     /// Its lease time in milliseconds.
@@ -137,7 +139,7 @@ impl Job {
     pub fn deadline(&self) -> Mono {
         match self.place {
             Place::Idle | Place::Leased => self.expires_at.min(self.enters_at),
-            Place::Queued | Place::Reserved | Place::Held => self.expires_at,
+            Place::Waiting | Place::Queued | Place::Reserved | Place::Held => self.expires_at,
         }
     }
 
@@ -145,6 +147,11 @@ impl Job {
     pub fn bytes(&self) -> u64 {
         JOB_BYTES + self.body.heap_bytes() as u64
     }
+}
+
+/// Copies asked for, as a job keeps them.
+pub fn copies_kept(replicate: u16) -> u8 {
+    u8::try_from(replicate).unwrap_or(u8::MAX)
 }
 
 /// All jobs of a shard.

@@ -20,17 +20,21 @@
 mod failure;
 mod images;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
+use super::Home;
 use super::job::Job;
-use super::{Home, Queue};
+use crate::bus::{BusMessage, PeerNo};
 use crate::clock::{Mono, Now};
 use crate::commands::addjob::AddJob;
+use crate::commands::view::PauseState;
 use crate::commands::{IdVerb, Request};
 use crate::error::CommandError;
 use crate::id::JobId;
 use crate::limits::UPKEEP_STEP;
-use crate::log::{AckedImage, AppendFsync, Done, Entry, Event, Io, IoError, Log, Position, Thresholds};
+use crate::log::{
+    AckedImage, AppendFsync, Done, Entry, Event, Holder, HoldersImage, Io, IoError, Log, Position, Thresholds,
+};
 use crate::message::{Answer, Ticket};
 use crate::wire::Blob;
 use images::{Lives, can_populate, change, job_ref, queue_image};
@@ -67,6 +71,8 @@ impl Need {
 pub enum Held {
     /// The end of a request.
     Answer(Ticket, Answer),
+    /// What a peer is told.
+    Bus(PeerNo, BusMessage),
     /// A change of the node (FLUSHALL), by its number.
     Change(u64, Result<(), CommandError>),
 }
@@ -92,6 +98,7 @@ struct Populating {
     /// A first try failed: what stands in the log of it is to count for nothing.
     again: bool,
     jobs: u32,
+    acks: u32,
     queues: u32,
 }
 
@@ -100,6 +107,7 @@ impl Populating {
         Self {
             again,
             jobs: 0,
+            acks: 0,
             queues: 0,
         }
     }
@@ -116,6 +124,9 @@ pub struct Journal {
     need: Option<Need>,
     /// In the order of creation.
     fresh: VecDeque<Fresh>,
+    /// The same for jobs that other nodes made, in the order of their entries, and by key.
+    fresh_copies: VecDeque<Fresh>,
+    copies: BTreeMap<u32, Position>,
     /// What waits to be safe, and what waits to be durable, in the order of their making.
     waiting: [VecDeque<Waiting>; 2],
     populating: Option<Populating>,
@@ -152,15 +163,72 @@ impl Journal {
         self.log.is_some()
     }
 
-    pub fn added(&mut self, job: &Job, key: u32, queue: &Blob) {
+    pub fn added(&mut self, job: &Job, key: u32, queue: &Blob, holders: &[Holder]) {
         let Some(log) = self.log.as_mut().filter(|_| !self.stopped) else {
             return;
         };
-        if let Ok(position) = log.append_added(&job_ref(job, queue, self.now)) {
+        if let Ok(position) = log.append_added(&job_ref(job, queue, self.now, holders)) {
             let ctime = job.ctime;
             self.fresh.push_back(Fresh { ctime, position, key });
             self.must_be_safe(position);
         }
+    }
+
+    /// A copy, or an import, was taken: its creation stamp is another node's.
+    pub fn copied(&mut self, job: &Job, key: u32, queue: &Blob, holders: &[Holder]) {
+        let Some(log) = self.log.as_mut().filter(|_| !self.stopped) else {
+            return;
+        };
+        if let Ok(position) = log.append_added(&job_ref(job, queue, self.now, holders)) {
+            let ctime = job.ctime;
+            self.copies.insert(key, position);
+            self.fresh_copies.push_back(Fresh { ctime, position, key });
+        }
+    }
+
+    /// What is told next waits for the `added` of this job of this node's own, when that is not safe yet.
+    pub fn needs_added(&mut self, ctime: u64) {
+        if let Some(position) = self.fresh_position(ctime) {
+            self.must_be_safe(position);
+        }
+    }
+
+    /// What is told next waits for the `added` of this job, a copy, when that is not safe yet.
+    pub fn needs_copy(&mut self, key: u32) {
+        if let Some(&position) = self.copies.get(&key) {
+            self.must_be_safe(position);
+        }
+    }
+
+    /// A job has other holders than before.
+    pub fn holders(&mut self, id: JobId, holders: impl FnOnce() -> Vec<Holder>) {
+        if self.log.is_some() {
+            let holders = holders();
+            self.append(&Entry::Holders(HoldersImage { id, holders }));
+        }
+    }
+
+    /// A job's state changed, and nobody is told.
+    pub fn noted(&mut self, job: &Job) {
+        if self.log.is_some() {
+            self.append(&Entry::State(change(job, self.now)));
+        }
+    }
+
+    /// What the answer that is being made waits for so far.
+    pub fn need(&self) -> Option<Need> {
+        self.need
+    }
+
+    /// Where the last entry stands, for who tells of it.
+    pub fn last_entry(&self) -> Option<Need> {
+        let log = self.log.as_ref().filter(|_| self.gates)?;
+        Some(Need::of(log.appended()))
+    }
+
+    /// Whether the log takes no copy of a job with so many bytes of name and body.
+    pub fn refuses_copy(&self, raw_bytes: usize) -> bool {
+        self.refuses_raw(false, raw_bytes).is_some()
     }
 
     /// A command changed a job's state.
@@ -174,13 +242,13 @@ impl Journal {
 
     /// A job is handed out: its record has its new state.
     #[inline]
-    pub fn handed_out(&mut self, job: &Job) {
+    pub fn handed_out(&mut self, job: &Job, key: u32) {
         if self.is_on() {
-            self.log_handed_out(job);
+            self.log_handed_out(job, key);
         }
     }
 
-    fn log_handed_out(&mut self, job: &Job) {
+    fn log_handed_out(&mut self, job: &Job, key: u32) {
         let log = self.log.as_mut().expect("looked at by the caller");
         let appended = log.append(&Entry::State(change(job, self.now)));
         if job.at_most_once() {
@@ -192,9 +260,8 @@ impl Journal {
             let need = Need::of(position);
             self.must(Need { durable, ..need });
         }
-        if let Some(position) = self.fresh_position(job.ctime) {
-            self.must_be_safe(position);
-        }
+        self.needs_added(job.ctime);
+        self.needs_copy(key);
     }
 
     /// A handing out was undone.
@@ -208,11 +275,11 @@ impl Journal {
     }
 
     #[inline]
-    pub fn acknowledged(&mut self, id: JobId) {
+    pub fn acknowledged(&mut self, id: JobId, holders: impl FnOnce() -> Vec<Holder>) {
         if !self.is_on() {
             return;
         }
-        let holders = Vec::new();
+        let holders = holders();
         self.freed(&Entry::Acked(AckedImage { id, holders }));
     }
 
@@ -228,9 +295,9 @@ impl Journal {
         }
     }
 
-    pub fn paused(&mut self, queue: &Queue) {
+    pub fn paused(&mut self, queue: &Blob, state: PauseState) {
         if self.log.is_some()
-            && let Some(position) = self.append(&Entry::Queue(queue_image(queue)))
+            && let Some(position) = self.append(&Entry::Queue(queue_image(queue, state)))
         {
             self.must_be_safe(position);
         }
@@ -327,14 +394,14 @@ impl Journal {
         Some(self.fresh[at].position)
     }
 
-    fn is_met(&self, need: Need) -> bool {
+    pub fn is_met(&self, need: Need) -> bool {
         let Some(log) = &self.log else { return true };
         let reached = if need.durable { log.durable() } else { log.safe() };
         // What must be durable must also be told in the order of what is safe.
         need.last <= reached
     }
 
-    fn wait(&mut self, need: Need, held: Held) {
+    pub fn wait(&mut self, need: Need, held: Held) {
         self.waiting[usize::from(need.durable)].push_back(Waiting {
             need: Some(need),
             held,
@@ -346,6 +413,12 @@ impl Journal {
         let safe = self.log.as_ref().map_or(Position(u64::MAX), Log::safe);
         while self.fresh.front().is_some_and(|fresh| fresh.position <= safe) {
             self.fresh.pop_front();
+        }
+        while let Some(fresh) = self.fresh_copies.front().filter(|fresh| fresh.position <= safe) {
+            if self.copies.get(&fresh.key) == Some(&fresh.position) {
+                self.copies.remove(&fresh.key);
+            }
+            self.fresh_copies.pop_front();
         }
         for list in 0..self.waiting.len() {
             while let Some(front) = self.waiting[list].front()
@@ -485,6 +558,7 @@ impl Home {
             journal,
             stock,
             options,
+            peers,
             ..
         } = self;
         let (shards, hasher) = (options.shards, &self.hasher);
@@ -494,6 +568,7 @@ impl Home {
                 now,
                 &mut Lives {
                     stock,
+                    peers,
                     now,
                     shards,
                     hasher,
@@ -547,6 +622,7 @@ impl Home {
             *populating = Populating {
                 again: false,
                 jobs: u32::MAX,
+                acks: u32::MAX,
                 queues: u32::MAX,
             };
         }

@@ -39,8 +39,9 @@ use std::collections::BTreeMap;
 
 use ahash::RandomState;
 
+pub(crate) use cluster::replication::Terms as CopyTerms;
 pub use counters::{Counters, Gauges};
-pub(crate) use job::{Job, Place};
+pub(crate) use job::{Job, Place, copies_kept};
 pub use journal::{Held, Turn, thresholds};
 pub(crate) use moves::Entry;
 pub(crate) use queue::Queue;
@@ -49,6 +50,7 @@ pub use restore::Origin;
 use crate::bus::Peers;
 use crate::clock::{Mono, Now};
 use crate::commands::{self, IdVerb, Request};
+use crate::error::CommandError;
 use crate::id::{JobId, NodeId};
 use crate::memory::Memory;
 use crate::message::{Answer, Delivered, Handed, Ticket};
@@ -56,6 +58,8 @@ use crate::slot::{ShardNo, Slot};
 use crate::structures::slab::Slab;
 use admission::Short;
 use chance::Chance;
+use cluster::federation::Federation;
+use cluster::repair::Repair;
 use journal::Journal;
 use lines::Lines;
 use stock::Stock;
@@ -107,6 +111,18 @@ pub struct Home {
     rubble: Vec<Stock>,
     evicts: bool,
     journal: Journal,
+    /// ADDJOBs that wait for copies: the job of each.
+    adding: BTreeMap<Ticket, u32>,
+    /// How far the walk over acknowledged jobs has come, while there is one.
+    ack_sweep: Option<u32>,
+    /// The same for jobs that were queued again here.
+    queued_sweep: Option<u32>,
+    repair: Repair,
+    federation: Federation,
+    /// Copies, this node's included, below which no ADDJOB is content (`min-replicate`).
+    pub(crate) min_replicate: u16,
+    /// How long a peer that lost its memory may take to say what it still has (`rejoin-wait`), milliseconds.
+    pub(crate) rejoin_wait_ms: u64,
     ends: Vec<Held>,
     /// Without jobs: the room of an answer that was written, for the next.
     spare: Vec<Delivered>,
@@ -136,6 +152,13 @@ impl Home {
             rubble: Vec::new(),
             evicts: true,
             journal: Journal::default(),
+            adding: BTreeMap::new(),
+            ack_sweep: None,
+            queued_sweep: None,
+            repair: Repair::default(),
+            federation: Federation::default(),
+            min_replicate: 1,
+            rejoin_wait_ms: 5_000,
             ends: Vec::new(),
             spare: Vec::new(),
             options,
@@ -227,6 +250,7 @@ impl Home {
     pub fn gauges(&self) -> Gauges {
         Gauges {
             jobs: self.stock.jobs.0.len() as u64,
+            acked: self.stock.acks.len() as u64,
             queued: self.stock.queued,
             delivered_at_most_once: self.stock.delivered.len() as u64,
             queues: self.stock.queues.0.len() as u64,
@@ -240,6 +264,13 @@ impl Home {
     /// DEBUG FLUSHALL: all jobs and queues are gone, pause states included; waiting GETJOBs end with `Nothing`.
     pub fn flush(&mut self, now: Now) {
         self.counters.flushed += self.stock.jobs.0.len() as u64;
+        for key in self.adding.values().copied().collect::<Vec<_>>() {
+            let share = self.stock.jobs[key].share;
+            self.end_adding(key, share, Err(CommandError::RemovedWhileReplicating));
+        }
+        self.ack_sweep = None;
+        self.queued_sweep = None;
+        self.flush_federation();
         let seed = self.chance.seed();
         let old = std::mem::replace(&mut self.stock, Stock::new(self.options.shards, seed, now.mono()));
         self.memory.release(old.bytes);

@@ -8,6 +8,7 @@ use super::job::Job;
 use super::stock::Stock;
 use super::waiter::{InQueue, InWaiter, OFFER_BYTES, Offer};
 use super::{Home, Place};
+use crate::bus::BusMessage;
 use crate::clock::{Mono, SECOND_MS};
 use crate::message::{Delivered, Handed};
 use crate::structures::NONE;
@@ -18,6 +19,10 @@ use crate::structures::list::{Links, List};
 pub enum Entry {
     /// It is new.
     New,
+    /// It is new, and had to wait for copies: the log has it already.
+    Copied,
+    /// It came from another node, or went there in vain: the log is told by others.
+    Imported,
     /// Its delay or lease ended, or it was held back.
     Plain,
     /// ENQUEUE.
@@ -39,12 +44,14 @@ impl Home {
     }
 
     #[inline]
-    fn log_added(&mut self, key: u32) {
+    pub(super) fn log_added(&mut self, key: u32) {
         if !self.journal.is_on() {
             return;
         }
         let job = &self.stock.jobs[key];
-        self.journal.added(job, key, &self.stock.queues[job.queue].name);
+        let holders = self.holders_on_record(job);
+        self.journal
+            .added(job, key, &self.stock.queues[job.queue].name, &holders);
     }
 
     /// Brings an active job into its queue, and serves the next waiter.
@@ -62,7 +69,7 @@ impl Home {
             Entry::Plain | Entry::Asked if job.entered_before => {
                 job.additional_deliveries = job.additional_deliveries.saturating_add(1);
             }
-            Entry::New | Entry::Plain | Entry::Asked | Entry::Undone => {}
+            Entry::New | Entry::Copied | Entry::Imported | Entry::Plain | Entry::Asked | Entry::Undone => {}
         }
         if entry != Entry::Undone {
             queue.jobs_in += 1;
@@ -76,12 +83,17 @@ impl Home {
         self.stock.queued += 1;
         match entry {
             Entry::New => self.log_added(key),
-            Entry::Plain => {}
+            Entry::Plain | Entry::Copied | Entry::Imported => {}
             Entry::Asked | Entry::Nack => self.journal.changed(&self.stock.jobs[key]),
             Entry::Undone => self.journal.brought_back(&self.stock.jobs[key]),
         }
+        if self.stock.jobs[key].share != NONE {
+            self.shared_entered(now, key, entry);
+        }
         if self.stock.queues[queue_key].can_serve() {
             self.serve_next(now, queue_key);
+        } else {
+            self.may_export(queue_key);
         }
     }
 
@@ -123,13 +135,16 @@ impl Home {
         queue.touched_at = now;
         let handed = describe(job, queue.name.clone(), place);
         if job.at_most_once() {
-            job.handed_out_s = (now.0 / SECOND_MS) as u16;
+            job.aside = (now.0 / SECOND_MS) as u32;
             delivered.push_back(jobs, key);
         } else {
             job.enters_at = now.after_ms(job.retry_ms());
             self.arm(key);
         }
-        self.journal.handed_out(&self.stock.jobs[key]);
+        self.journal.handed_out(&self.stock.jobs[key], key);
+        if self.stock.jobs[key].share != NONE {
+            self.shared_handed_out(now, key);
+        }
         self.counters.delivered += 1;
         handed
     }
@@ -186,7 +201,7 @@ impl Home {
             in_waiter: Links::DETACHED,
         });
         jobs[key].place = Place::Reserved;
-        jobs[key].offer = offer;
+        jobs[key].aside = offer;
         queue.offers.push_back(&mut InQueue(offers), offer);
         self.waiters[waiter]
             .offers
@@ -210,6 +225,8 @@ impl Home {
         self.stock.queued += 1;
         if self.stock.queues[queue].can_serve() {
             self.serve_next(now, queue);
+        } else {
+            self.may_export(queue);
         }
         self.settle(queue);
     }
@@ -227,7 +244,7 @@ impl Home {
     /// Lets an active job with a RETRY enter its queue a full RETRY from now.
     pub(crate) fn postpone(&mut self, now: Mono, key: u32) {
         let job = &self.stock.jobs[key];
-        if job.at_most_once() {
+        if job.at_most_once() || job.place == Place::Waiting {
             return;
         }
         if job.place == Place::Held {
@@ -237,17 +254,32 @@ impl Home {
         job.enters_at = now.after_ms(job.retry_ms());
         self.arm(key);
         self.journal.changed(&self.stock.jobs[key]);
+        self.shared_postponed(now, key);
     }
 
     /// ACKJOB: the job is done.
-    pub(crate) fn acknowledge(&mut self, key: u32) {
-        self.journal.acknowledged(self.stock.jobs[key].id);
+    pub(crate) fn acknowledge(&mut self, now: Mono, key: u32) {
+        if self.is_shared(key) {
+            let ack = self.acknowledge_shared(now, key, None);
+            return self.tell_ack(ack);
+        }
+        self.journal.acknowledged(self.stock.jobs[key].id, Vec::new);
         self.remove(key);
     }
 
-    /// FASTACK, DELJOB.
+    /// FASTACK: the job is done; other holders are told once.
+    pub(crate) fn acknowledge_fast(&mut self, key: u32) {
+        let Job { id, share, .. } = self.stock.jobs[key];
+        self.journal.deleted(id);
+        self.tell_all(share, |id| BusMessage::Delete { ids: vec![id] });
+        self.remove(key);
+    }
+
+    /// DELJOB: the job is to be forgotten here; other holders are told that this node is none any more.
     pub(crate) fn delete(&mut self, key: u32) {
-        self.journal.deleted(self.stock.jobs[key].id);
+        let Job { id, share, .. } = self.stock.jobs[key];
+        self.journal.deleted(id);
+        self.tell_all(share, |id| BusMessage::Left { id });
         self.remove(key);
     }
 
@@ -292,7 +324,7 @@ impl Home {
         );
         let queue = &mut queues[job.queue];
         match job.place {
-            Place::Idle => {}
+            Place::Idle | Place::Waiting => {}
             Place::Leased if job.at_most_once() => delivered.remove(jobs, key),
             Place::Leased => {}
             Place::Held => queue.held.remove(jobs, key),
@@ -313,7 +345,7 @@ impl Home {
         let Stock {
             jobs, queues, offers, ..
         } = &mut self.stock;
-        let offer = std::mem::replace(&mut jobs[key].offer, NONE);
+        let offer = std::mem::replace(&mut jobs[key].aside, NONE);
         queues[jobs[key].queue].offers.remove(&mut InQueue(offers), offer);
         let from: &mut List = &mut self.waiters[offers[offer].waiter].offers;
         from.remove(&mut InWaiter(offers), offer);

@@ -2,10 +2,10 @@
 //!
 //! Nothing is written, nobody is served. What fell due while the node was down is due at once, by its timer.
 
-use super::job::Job;
+use super::job::{Job, copies_kept};
 use super::stock::Stock;
 use super::{Home, Place};
-use crate::clock::{Now, SECOND_MS};
+use crate::clock::{Mono, Now, SECOND_MS};
 use crate::id::JobId;
 use crate::log::{Entry, JobImage, KeptPlace, StateChange};
 use crate::slot::{ShardNo, Slot};
@@ -34,6 +34,7 @@ impl Home {
             }
             Entry::State(change) => change.id.slot(),
             Entry::Acked(image) | Entry::AckedSnapshot(image) => image.id.slot(),
+            Entry::Holders(image) => image.id.slot(),
             Entry::Gone(id) => id.slot(),
             Entry::Queue(image) | Entry::QueueSnapshot(image) => Slot::of_queue(&image.name),
             Entry::Flushed => {
@@ -58,8 +59,14 @@ impl Home {
                     self.restore_state(now, key, &change);
                 }
             }
-            Entry::Acked(image) | Entry::AckedSnapshot(image) => self.restore_end(now, &image.id),
-            Entry::Gone(id) => self.restore_end(now, &id),
+            Entry::Holders(image) => self.restore_holders(image.id, image.holders),
+            Entry::Acked(image) | Entry::AckedSnapshot(image) => {
+                let life = self.restore_end(now, &image.id);
+                self.restore_ack(now.mono(), image.id, image.holders, life);
+            }
+            Entry::Gone(id) => {
+                self.restore_end(now, &id);
+            }
             Entry::Queue(image) | Entry::QueueSnapshot(image) => {
                 let key = self.find_or_create_queue(now.mono(), &image.name);
                 self.stock.queues[key].pause = image.pause;
@@ -80,6 +87,7 @@ impl Home {
             .filter(|(_, queue)| !queue.held.is_empty() && !queue.pause.input)
             .map(|(key, _)| key)
             .collect();
+        self.hold_back_shared(now.mono());
         for queue in queues {
             self.opened(now.mono(), queue);
         }
@@ -87,6 +95,7 @@ impl Home {
     }
 
     fn restore_job(&mut self, now: Now, image: JobImage) {
+        self.restore_holders(image.id, image.holders);
         if let Some(key) = self.find_job(now.mono(), &image.id) {
             return self.restore_state(now, key, &image.state);
         }
@@ -101,18 +110,18 @@ impl Home {
             links: Links::DETACHED,
             queue,
             timer: None,
-            offer: NONE,
+            aside: NONE,
+            share: NONE,
             ttl_s: image.ttl_s,
             retry_s: image.retry_s,
             delay_s: image.delay_s,
             nacks: 0,
             additional_deliveries: 0,
             deliveries: 0,
-            replicate: image.replicate,
+            replicate: copies_kept(image.replicate),
             place: Place::Idle,
             delivered: false,
             entered_before: false,
-            handed_out_s: 0,
         });
         self.restore_state(now, key, &image.state);
     }
@@ -149,7 +158,7 @@ impl Home {
             KeptPlace::Leased => {
                 job.place = Place::Leased;
                 if job.at_most_once() {
-                    job.handed_out_s = (now.mono().0 / SECOND_MS) as u16;
+                    job.aside = (now.mono().0 / SECOND_MS) as u32;
                     delivered.push_back(jobs, key);
                 }
             }
@@ -157,14 +166,18 @@ impl Home {
         self.arm(key);
     }
 
-    fn restore_end(&mut self, now: Now, id: &JobId) {
-        if let Some(key) = self.find_job(now.mono(), id) {
-            self.remove(key);
-        }
+    /// A job is gone; when its life would have ended.
+    fn restore_end(&mut self, now: Now, id: &JobId) -> Option<Mono> {
+        self.forget_restored(id);
+        let key = self.find_job(now.mono(), id)?;
+        let expires_at = self.stock.jobs[key].expires_at;
+        self.remove(key);
+        Some(expires_at)
     }
 
     /// What this log told of is gone; jobs of other logs stay.
     fn restore_flush(&mut self, now: Now, origin: Origin) {
+        self.forget_all_restored(origin);
         if origin.shards == self.options.shards {
             return self.flush(now);
         }

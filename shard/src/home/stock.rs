@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 
 use super::chance::Random;
+use super::cluster::collection::Ack;
+use super::cluster::share::Share;
 use super::job::{Job, Jobs};
 use super::queue::{Queue, Queues};
 use super::waiter::{Offer, Seats};
@@ -37,6 +39,12 @@ pub struct Stock {
     pub seats: Seats,
     pub seat_lanes: Lanes,
     pub offers: Slab<Offer>,
+    /// What is known of the other holders of jobs.
+    pub shares: Slab<Share>,
+    /// Acknowledged jobs that other nodes have not all heard of.
+    pub acks: Slab<Ack>,
+    /// Timers of shares and acknowledged jobs.
+    pub cluster_timers: Timers<u32>,
     /// Delivered at-most-once jobs, in the order of their handing out: what may be evicted.
     pub delivered: List,
     /// Queues with held jobs to enter or waiters to serve, each once.
@@ -56,6 +64,7 @@ pub struct Stock {
 pub struct SlotMaps {
     pub jobs: ScanMap,
     pub queues: ScanMap,
+    pub acks: ScanMap,
 }
 
 impl Stock {
@@ -70,6 +79,9 @@ impl Stock {
             seats: Seats::default(),
             seat_lanes: Lanes::new(seed ^ 0x5ea7),
             offers: Slab::new(),
+            shares: Slab::new(),
+            acks: Slab::new(),
+            cluster_timers: Timers::new(now.0),
             delivered: List::new(),
             busy: VecDeque::new(),
             recent: Cell::new(NONE),
@@ -105,7 +117,7 @@ impl Stock {
 
     /// Whether dropping it all at once is a bounded step.
     pub fn is_small(&self) -> bool {
-        self.jobs.0.len() + self.queues.0.len() + self.seats.0.len() < UPKEEP_STEP
+        self.jobs.0.len() + self.queues.0.len() + self.seats.0.len() + self.acks.len() < UPKEEP_STEP
     }
 
     /// A step of the teardown; true when nothing is left.
@@ -117,13 +129,19 @@ impl Stock {
             && self.seats.0.drop_some(TEARDOWN_STEP)
             && self.seat_lanes.drop_some(TEARDOWN_STEP)
             && self.offers.drop_some(TEARDOWN_STEP)
+            && self.shares.drop_some(TEARDOWN_STEP)
+            && self.acks.drop_some(TEARDOWN_STEP)
+            && self.cluster_timers.drop_some(TEARDOWN_STEP)
             && self.tear_down_maps()
     }
 
     fn tear_down_maps(&mut self) -> bool {
         for _ in 0..UPKEEP_STEP {
             let Some(last) = self.slots.last_mut() else { break };
-            if !(last.jobs.drop_some(TEARDOWN_STEP) && last.queues.drop_some(TEARDOWN_STEP)) {
+            if !(last.jobs.drop_some(TEARDOWN_STEP)
+                && last.queues.drop_some(TEARDOWN_STEP)
+                && last.acks.drop_some(TEARDOWN_STEP))
+            {
                 break;
             }
             self.slots.pop();
@@ -202,6 +220,14 @@ impl Home {
             watchers: List::new(),
             seats: 0,
             members: 0,
+            adding: 0,
+            advertised: 0,
+            imported: 0,
+            streamed: 0,
+            streamed_at: now,
+            wanted: self.is_wanted(name),
+            tell_marked: false,
+            export_marked: false,
             pause: PauseState::default(),
             busy: false,
             timer: None,
@@ -274,6 +300,7 @@ impl Home {
 
     /// Gives up a job that is in no list.
     pub(super) fn discard_job(&mut self, key: u32) {
+        self.drop_share(key);
         let Stock {
             jobs,
             queues,

@@ -10,6 +10,7 @@ use crate::commands::addjob::AddJob;
 use crate::commands::pause::Pause;
 use crate::commands::view::{JobState, JobView, PauseState, QueueView};
 use crate::commands::{IdVerb, Request};
+use crate::error::CommandError;
 use crate::id::{JobId, NodeId};
 use crate::memory::Memory;
 use crate::message::{Answer, Delivered, Handed, Manner, Offered, Patience, SessionId, Take, Ticket};
@@ -22,6 +23,8 @@ pub struct Scene {
     requests: u32,
     /// Ends that were not asked for yet.
     ends: BTreeMap<Ticket, Vec<Answer>>,
+    /// How changes of the node ended, by their number.
+    changes: BTreeMap<u64, Result<(), CommandError>>,
 }
 
 impl Scene {
@@ -34,12 +37,24 @@ impl Scene {
             mono_us: 1_000_000,
             wall_us: 1_700_000_000_000_000,
         };
-        let node = NodeId::from_bytes([0xab; 20]);
+        Self::with(memory, now, NodeId::from_bytes([0xab; 20]), 7)
+    }
+
+    /// One of several nodes.
+    pub fn of_node(node: NodeId, seed: u8) -> Self {
+        let now = Now {
+            mono_us: 1_000_000,
+            wall_us: 1_700_000_000_000_000,
+        };
+        Self::with(Memory::new(1 << 40), now, node, seed)
+    }
+
+    fn with(memory: Memory, now: Now, node: NodeId, seed: u8) -> Self {
         let options = HomeOptions {
             shard: 0,
             shards: 1,
             node,
-            seed: [7; 32],
+            seed: [seed; 32],
             hash_seed: 9,
         };
         Self {
@@ -47,6 +62,7 @@ impl Scene {
             now,
             requests: 0,
             ends: BTreeMap::new(),
+            changes: BTreeMap::new(),
         }
     }
 
@@ -92,7 +108,11 @@ impl Scene {
         for end in ends {
             match end {
                 Held::Answer(ticket, answer) => self.ends.entry(ticket).or_default().push(answer),
-                Held::Change(..) => panic!("no change of the node was asked for"),
+                Held::Bus(to, message) => self.home.peers.send(to, message),
+                Held::Change(number, result) => {
+                    let twice = self.changes.insert(number, result);
+                    assert!(twice.is_none(), "change {number} ends twice");
+                }
             }
         }
     }
@@ -120,6 +140,12 @@ impl Scene {
         let answer = self.home.request(self.now, ticket, request);
         self.check();
         answer
+    }
+
+    /// How a change of the node ended, if it has.
+    pub fn changed(&mut self, number: u64) -> Option<Result<(), CommandError>> {
+        self.check();
+        self.changes.remove(&number)
     }
 
     /// What was said late to a request so far.
@@ -285,6 +311,7 @@ pub fn job(queue: &str, body: &str) -> AddJob {
         timeout_ms: 0,
         replicate: 1,
         lowered: false,
+        may_lower: false,
         ttl_s: 1000,
         retry_s: 10,
         delay_s: 0,

@@ -6,6 +6,7 @@ use super::{Home, Place};
 use crate::clock::{Mono, Now};
 use crate::commands::view::PauseState;
 use crate::limits::{IDLE_QUEUE_MS, UPKEEP_STEP};
+use crate::wire::Blob;
 
 /// The walk over all queues that follows a rise of the memory level: where it is, when it is under way.
 #[derive(Debug, Default)]
@@ -25,6 +26,7 @@ impl Home {
     pub fn tick(&mut self, now: Now) {
         self.journal.begin(now);
         self.fire_timers(now.mono());
+        self.tick_cluster(now.mono());
         self.step_busy(now.mono());
         self.step_sweep(now.mono());
         if self.short.retry_is_due() {
@@ -39,11 +41,16 @@ impl Home {
     /// When `tick` is due: a time long past when work is left over, `None` when only a call can bring some.
     pub fn next_deadline(&self) -> Option<Mono> {
         let left_over = !self.stock.busy.is_empty() || self.sweep.at.is_some() || !self.rubble.is_empty();
-        if left_over || self.short.retry_is_due() || self.lines.any_is_ready() {
+        if left_over || self.cluster_is_busy() || self.short.retry_is_due() || self.lines.any_is_ready() {
             return Some(Mono::default());
         }
         let timers = self.stock.timers.next_wakeup().map(Mono);
-        timers.into_iter().chain(self.log_deadline()).min()
+        let cluster = self.stock.cluster_timers.next_wakeup().map(Mono);
+        let others = cluster
+            .into_iter()
+            .chain(self.repair_deadline())
+            .chain(self.federation_deadline());
+        timers.into_iter().chain(others).chain(self.log_deadline()).min()
     }
 
     fn fire_timers(&mut self, now: Mono) {
@@ -67,8 +74,10 @@ impl Home {
         if job.expires_at <= now {
             return self.expire(now, key);
         }
+        let is_due = matches!(job.place, Place::Idle | Place::Leased) && job.enters_at <= now;
+        let enters = is_due && self.enters_now(now, key);
         // Its next deadline is its expiry, or that of the wait which has just begun.
-        let enters = matches!(job.place, Place::Idle | Place::Leased) && job.enters_at <= now;
+        let job = &mut self.stock.jobs[key];
         let deadline = if enters { job.expires_at } else { job.deadline() };
         job.timer = Some(self.stock.timers.insert(deadline.0, key));
         if enters {
@@ -117,18 +126,27 @@ impl Home {
     /// PAUSE: the ways of a queue are closed and opened.
     pub(crate) fn set_pause(&mut self, now: Mono, key: u32, state: PauseState) {
         self.stock.queues[key].pause = state;
-        self.journal.paused(&self.stock.queues[key]);
+        self.journal.paused(&self.stock.queues[key].name, state);
         self.opened(now, key);
+    }
+
+    /// PAUSE none of a queue that does not exist. The log may know it as paused, from before a FLUSHALL whose own record is not
+    /// safe, or never will be.
+    pub(crate) fn stays_open(&mut self, name: &Blob) {
+        self.journal.paused(name, PauseState::default());
     }
 
     /// A way of a queue was opened: what waited goes on, a first step at once.
     pub(super) fn opened(&mut self, now: Mono, key: u32) {
         let queue = &self.stock.queues[key];
         let enters = !queue.pause.input && !queue.held.is_empty();
-        if (enters || queue.can_serve()) && !queue.busy {
+        let serves = queue.can_serve();
+        if (enters || serves) && !queue.busy {
             self.make_busy(key);
             self.step_busy(now);
         }
+        self.interest_changed(key);
+        self.may_export(key);
     }
 
     fn step_busy(&mut self, now: Mono) {

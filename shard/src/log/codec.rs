@@ -85,6 +85,7 @@ pub struct Stand {
 pub enum Group {
     Changes(Vec<StateChange>),
     Acked { ids: Vec<JobId>, holders: Vec<Holder> },
+    Holders { ids: Vec<JobId>, holders: Vec<Holder> },
     Gone(Vec<JobId>),
 }
 
@@ -100,6 +101,11 @@ impl Group {
             {
                 ids.push(acked.id);
             }
+            (Self::Holders { ids, holders }, Entry::Holders(image))
+                if ids.len() < IDS_PER_RECORD && *holders == image.holders =>
+            {
+                ids.push(image.id);
+            }
             (Self::Gone(ids), Entry::Gone(id)) if ids.len() < IDS_PER_RECORD => ids.push(*id),
             _ => return false,
         }
@@ -113,6 +119,10 @@ impl Group {
             Entry::Acked(acked) => Some(Self::Acked {
                 ids: vec![acked.id],
                 holders: acked.holders.clone(),
+            }),
+            Entry::Holders(image) => Some(Self::Holders {
+                ids: vec![image.id],
+                holders: image.holders.clone(),
             }),
             Entry::Gone(id) => Some(Self::Gone(vec![*id])),
             _ => None,
@@ -137,6 +147,7 @@ impl<'a> Prepared<'a> {
                 Self::fixed(Kind::State, &StatePayload { changes })
             }
             Group::Acked { ids, holders } => Self::fixed(Kind::Acked, &acked_payload(ids, holders)),
+            Group::Holders { ids, holders } => Self::fixed(Kind::Holders, &acked_payload(ids, holders)),
             Group::Gone(ids) => {
                 let ids = ids.iter().map(|id| *id.as_bytes()).collect();
                 Self::fixed(Kind::Gone, &GonePayload { ids })
@@ -155,7 +166,7 @@ impl<'a> Prepared<'a> {
             Entry::AckedSnapshot(image) => Self::fixed(kind, &acked_payload(&[image.id], &image.holders)),
             Entry::Meta(meta) => Self::fixed(kind, &meta_payload(meta)),
             Entry::Flushed => Self::fixed(kind, &FlushedPayload { reserved: 0 }),
-            Entry::State(_) | Entry::Acked(_) | Entry::Gone(_) => {
+            Entry::State(_) | Entry::Acked(_) | Entry::Holders(_) | Entry::Gone(_) => {
                 Self::group(&Group::start(entry).expect("these have groups"))
             }
         }
@@ -389,6 +400,14 @@ impl Intact<'_> {
                     } else {
                         Entry::AckedSnapshot(image)
                     });
+                }
+            }
+            Kind::Holders => {
+                let payload: &ArchivedAckedPayload = access(&fixed)?;
+                let holders = holders_from(&payload.holders)?;
+                for id in payload.ids.iter() {
+                    let (id, holders) = (JobId::from_bytes(*id), holders.clone());
+                    sink(Entry::Holders(HoldersImage { id, holders }));
                 }
             }
             Kind::Gone => {

@@ -40,7 +40,8 @@ pub use generation::{
 pub use io::{Action, AppendFsync, Done, Io, IoError, Misconf, Position, Start, WriterOptions};
 pub use machine::{Event, Log};
 pub use record::{
-    AckedImage, Entry, Holder, JobImage, JobRef, KeptPlace, Meta, QueueImage, StateChange, WallMs,
+    AckedImage, Entry, Holder, HoldersImage, JobImage, JobRef, KeptPlace, Meta, QueueImage, StateChange,
+    WallMs,
 };
 pub use recovery::{
     Cut, EpochVerdict, FoundFile, Judged, RecordAt, Recovered, Recovery, RecoveryError, RecoveryOptions,

@@ -29,7 +29,7 @@
 //! | queue snapshot | 9 | `QueuePayload` |
 //! | acked snapshot | 10 | `AckedPayload` |
 //! | transfer snapshot | 11 | reserved |
-//! | holders | 12 | reserved: a job's whole set of holders, when it changes alone |
+//! | holders | 12 | `AckedPayload`: jobs and their whole set of other holders, when it changes alone |
 //! | flushed | 13 | `FlushedPayload` |
 //!
 //! **Changing the format.** rkyv's layout follows the feature flags in `Cargo.toml` and the order of the fields here: neither changes
@@ -234,6 +234,15 @@ pub struct AckedImage {
     pub holders: Vec<Holder>,
 }
 
+/// A job's other holders, all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HoldersImage {
+    /// The job.
+    pub id: JobId,
+    /// Who else has it. The top bit of the epoch marks one that was asked and has not confirmed.
+    pub holders: Vec<Holder>,
+}
+
 /// A queue's pause state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueImage {
@@ -273,6 +282,8 @@ pub enum Entry {
     State(StateChange),
     /// A job was acknowledged. With no holders left to be told, it is gone.
     Acked(AckedImage),
+    /// A job has other holders than before.
+    Holders(HoldersImage),
     /// A job is gone: deleted, expired, evicted, collected, transferred.
     Gone(JobId),
     /// A queue's pause state changed.
@@ -292,7 +303,10 @@ pub enum Entry {
 impl Entry {
     /// Whether it may use the reserve that is kept for a full disk: it lets the log shrink.
     pub fn frees_space(&self) -> bool {
-        !matches!(self, Self::Added(_) | Self::State(_) | Self::Queue(_))
+        !matches!(
+            self,
+            Self::Added(_) | Self::State(_) | Self::Holders(_) | Self::Queue(_)
+        )
     }
 
     pub(super) fn kind(&self) -> Kind {
@@ -301,6 +315,7 @@ impl Entry {
             Self::Added(_) => Kind::Added,
             Self::State(_) => Kind::State,
             Self::Acked(_) => Kind::Acked,
+            Self::Holders(_) => Kind::Holders,
             Self::Gone(_) => Kind::Gone,
             Self::Queue(_) => Kind::Queue,
             Self::JobSnapshot(_) => Kind::JobSnapshot,
@@ -323,13 +338,15 @@ pub enum Kind {
     JobSnapshot = 8,
     QueueSnapshot = 9,
     AckedSnapshot = 10,
+    Holders = 12,
     Flushed = 13,
 }
 
 impl Kind {
     pub fn from_number(number: u8) -> Option<Self> {
         use Kind::{
-            Acked, AckedSnapshot, Added, Flushed, Gone, JobSnapshot, Meta, Queue, QueueSnapshot, State,
+            Acked, AckedSnapshot, Added, Flushed, Gone, Holders, JobSnapshot, Meta, Queue, QueueSnapshot,
+            State,
         };
         let all = [
             Meta,
@@ -341,6 +358,7 @@ impl Kind {
             JobSnapshot,
             QueueSnapshot,
             AckedSnapshot,
+            Holders,
             Flushed,
         ];
         all.into_iter().find(|&kind| kind as u8 == number)

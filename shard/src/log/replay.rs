@@ -38,6 +38,11 @@ impl Replay {
                     job.state = change;
                 }
             }
+            Entry::Holders(image) => {
+                if let Some(job) = self.jobs.get_mut(&image.id) {
+                    job.holders = image.holders;
+                }
+            }
             Entry::Acked(image) | Entry::AckedSnapshot(image) => {
                 self.jobs.remove(&image.id);
                 if image.holders.is_empty() {

@@ -533,6 +533,7 @@ fn raw_bytes(entry: &Entry) -> usize {
         }
         Entry::Queue(image) | Entry::QueueSnapshot(image) => image.name.len(),
         Entry::Acked(image) | Entry::AckedSnapshot(image) => 28 * image.holders.len(),
+        Entry::Holders(image) => 28 * image.holders.len(),
         Entry::State(_) | Entry::Gone(_) | Entry::Flushed | Entry::Meta(_) => 0,
     }
 }

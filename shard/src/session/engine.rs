@@ -133,7 +133,8 @@ impl Engine<'_> {
             return Started::NotYet(Hold::Paused);
         }
         let target = overlap_target(&plan, self.core.shards);
-        if target.is_none() && !self.session.is_idle() {
+        let waits_for_all = target.is_none() || (self.session.asking_nodes > 0 && !is_add(&plan));
+        if waits_for_all && !self.session.is_idle() {
             return Started::NotYet(Hold::Order);
         }
         if let Some(target) = target
@@ -186,6 +187,7 @@ impl Engine<'_> {
             _ => unreachable!("the plan does not overlap"),
         };
         let waits_at = matches!(request, Request::Take(_) | Request::Add(_)).then_some(target);
+        let asks_nodes = matches!(&request, Request::Add(add) if add.replicate > 1 && !add.asynchronous);
         let suppressed = self.suppress_reply();
         let ticket = self.session.ticket(self.session.next_request());
         let answer = self.ask(target, ticket, request);
@@ -201,6 +203,8 @@ impl Engine<'_> {
                 let answer = answer.filter(|answer| !matches!(answer, Answer::Waiting));
                 self.core.stats.command_waits(command);
                 let started_us = self.now.mono_us;
+                let asks_nodes = asks_nodes && answer.is_none();
+                self.session.asking_nodes += u32::from(asks_nodes);
                 self.session.pending.push_back(Pending {
                     answer,
                     command,
@@ -208,6 +212,7 @@ impl Engine<'_> {
                     suppressed,
                     started_us,
                     waits_at,
+                    asks_nodes,
                 });
             }
         }
@@ -244,6 +249,8 @@ impl Engine<'_> {
             if !matches!(answer, Answer::Waiting) {
                 assert!(pending.answer.is_none(), "a request is answered once");
                 pending.answer = Some(answer);
+                let asked_nodes = std::mem::take(&mut pending.asks_nodes);
+                self.session.asking_nodes -= u32::from(asked_nodes);
             }
         } else {
             self.core.return_stale(self.now, answer);
@@ -327,6 +334,16 @@ fn overlap_target(plan: &Plan, shards: u16) -> Option<ShardNo> {
         }
         _ => None,
     }
+}
+
+fn is_add(plan: &Plan) -> bool {
+    matches!(
+        plan,
+        Plan::Home {
+            request: Request::Add(_),
+            ..
+        }
+    )
 }
 
 fn waits_at_once(ask: GetJob) -> Take {

@@ -57,6 +57,8 @@ pub struct Session {
     output_timer: Option<TimerKey>,
     /// Why the session does not go on with its input.
     held: Option<Hold>,
+    /// Of the pending requests, unanswered ADDJOBs that may need other nodes: only ADDJOBs may overtake them.
+    asking_nodes: u32,
     /// A protocol error or QUIT: once everything before it is answered, this is written and the connection closed.
     ending: Option<Ending>,
     /// Whether the server reads its socket.
@@ -81,6 +83,8 @@ struct Pending {
     started_us: u64,
     /// The home shard of a GETJOB or ADDJOB: it may keep it waiting.
     waits_at: Option<ShardNo>,
+    /// An ADDJOB that may need other nodes.
+    asks_nodes: bool,
 }
 
 /// Why a session does not go on.
@@ -118,6 +122,7 @@ impl Session {
             deliveries: Deliveries::default(),
             pending: VecDeque::new(),
             first_pending: 0,
+            asking_nodes: 0,
             progress: None,
             timer: None,
             idle_timer: None,

@@ -35,6 +35,11 @@ impl State {
                     self.acked.insert(acked.id, acked);
                 }
             }
+            Entry::Holders(image) => {
+                if let Some(job) = self.jobs.get_mut(&image.id) {
+                    job.holders = image.holders;
+                }
+            }
             Entry::Gone(id) => {
                 self.jobs.remove(&id);
                 self.acked.remove(&id);

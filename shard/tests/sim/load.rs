@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::{Chance, request};
+use crate::support::{Chance, body, request};
 
 /// A command that removes a job or changes its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,25 +60,6 @@ pub struct Made {
     pub delay_s: u64,
     pub ttl_s: u64,
     pub body: Vec<u8>,
-}
-
-/// The body of a job: its number, and a filler.
-pub fn body(number: u64, bytes: usize) -> Vec<u8> {
-    let mut body = format!("b{number}:").into_bytes();
-    let filler = (0..bytes as u64).map(|at| b'a' + ((number * 31 + at) % 23) as u8);
-    body.extend(filler);
-    body
-}
-
-/// The number in a body.
-pub fn number_of(body: &[u8]) -> Option<u64> {
-    let digits: Vec<u8> = body
-        .strip_prefix(b"b")?
-        .iter()
-        .copied()
-        .take_while(|&byte| byte != b':')
-        .collect();
-    String::from_utf8(digits).ok()?.parse().ok()
 }
 
 /// The tastes of a run.
@@ -264,7 +245,10 @@ impl Load {
     fn config(&mut self, chance: &mut Chance) -> (Kind, Vec<u8>) {
         let (name, value) = match chance.below(if self.taste.switches { 8 } else { 4 }) {
             0 => ("appendfsync", *chance.pick(&["always", "everysec", "no"])),
-            1 => ("auto-aof-rewrite-percentage", *chance.pick(&["0", "20", "100"])),
+            1 => (
+                "auto-aof-rewrite-percentage",
+                *chance.pick(&["0", "1", "20", "100"]),
+            ),
             2 => ("auto-aof-rewrite-min-size", *chance.pick(&["1kb", "64kb"])),
             3 => return (Kind::Rewrite, request(&["BGREWRITEAOF"])),
             4 | 5 => ("appendonly", "no"),

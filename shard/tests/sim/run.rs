@@ -1,5 +1,7 @@
 //! A run: lives of a node, one after the other, from one seed.
 
+mod quiet;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use shard::clock::Now;
@@ -7,12 +9,10 @@ use shard::log::StartPlan;
 use shard::settings::Settings;
 use shard::slot::Slot;
 
-use crate::disk::{Disk, Faults, Plant};
 use crate::ledger::{Ledger, Open};
 use crate::load::{Kind, Load, Taste};
-use crate::support::{Chance, request};
+use crate::support::{ALONE, Birth, Chance, Disk, End, Faults, Machine, Plant, request, traces};
 use crate::visit::Visitor;
-use crate::world::{Birth, End, World};
 
 /// How long a start may take, virtual time.
 const START_US: u64 = 120_000_000;
@@ -78,16 +78,16 @@ impl Run {
     pub fn run(&mut self, plant: Plant, flips: bool) -> Result<(), String> {
         let mut disk = Disk::new(plant);
         for _ in 0..self.chance.between(2, 4) {
-            let mut world = self.start(disk)?;
-            self.visit(&mut world)?;
-            self.work(&mut world)?;
-            disk = self.end(world)?;
+            let mut machine = self.start(disk)?;
+            self.visit(&mut machine)?;
+            self.work(&mut machine)?;
+            disk = self.end(machine)?;
             if flips && self.chance.percent(60) {
                 return self.flipped(&disk);
             }
         }
-        let mut world = self.start(disk)?;
-        self.visit(&mut world)
+        let mut machine = self.start(disk)?;
+        self.visit(&mut machine)
     }
 
     fn count(&mut self, what: &'static str) {
@@ -102,7 +102,7 @@ impl Run {
             appendonly,
             appendfsync,
             aof_segment_bytes: *self.chance.pick(&[8 << 10, 16 << 10, 64 << 10]),
-            aof_rewrite_percentage: *self.chance.pick(&[0, 20, 100]),
+            aof_rewrite_percentage: *self.chance.pick(&[0, 1, 20, 100]),
             aof_rewrite_min_bytes: *self.chance.pick(&[1 << 10, 32 << 10]),
             ..Settings::default()
         };
@@ -110,6 +110,7 @@ impl Run {
             self.shards = self.chance.between(1, 3) as u16;
         }
         Birth {
+            node: ALONE,
             shards: self.shards,
             settings,
             now: self.now,
@@ -119,7 +120,7 @@ impl Run {
     }
 
     /// Starts the node, sometimes not at the first try.
-    fn start(&mut self, mut disk: Disk) -> Result<World, String> {
+    fn start(&mut self, mut disk: Disk) -> Result<Machine, String> {
         for attempt in 0.. {
             let birth = self.birth();
             let fails = attempt < 3 && self.chance.percent(10);
@@ -127,66 +128,66 @@ impl Run {
                 disk.faults = faults_of_a_start(&mut self.chance);
             }
             let crash_in = (attempt < 3 && self.chance.percent(30)).then(|| self.chance.between(1, 400));
-            let mut world = match World::start(disk, &birth, self.moment) {
-                Ok(world) => world,
+            let mut machine = match Machine::start(disk, &birth, self.moment) {
+                Ok(machine) => machine,
                 Err(why) => return Err(format!("does not start: {why}")),
             };
             if !birth.settings.appendonly {
                 self.ledger.nothing_is_kept(self.moment);
             }
-            self.serve(&mut world, crash_in)?;
-            self.moment = world.moment;
-            if !world.has_ended() && world.serves() {
-                self.begin_life(&mut world, &birth);
-                return Ok(world);
+            self.serve(&mut machine, crash_in)?;
+            self.moment = machine.moment;
+            if !machine.has_ended() && machine.serves() {
+                self.begin_life(&mut machine, &birth);
+                return Ok(machine);
             }
-            if let Some(why) = &world.node.died
-                && world.disk.failed == 0
+            if let Some(why) = &machine.node.died
+                && machine.disk.failed == 0
             {
                 return Err(format!("the start fails: {why}"));
             }
-            self.count(phase(&world));
-            if std::mem::take(&mut world.disk.failed) > 0 {
+            self.count(phase(&machine));
+            if std::mem::take(&mut machine.disk.failed) > 0 {
                 self.count("failing start");
             }
             let mut end = *self.chance.pick(&[End::Kill, End::PowerLoss]);
-            if world.node.died.is_some() {
+            if machine.node.died.is_some() {
                 end = End::PowerLoss;
             }
-            disk = self.fall(&world, end);
+            disk = self.fall(&machine, end);
         }
         unreachable!("the last attempt is not disturbed")
     }
 
     /// Lets a node start, up to its death.
-    fn serve(&mut self, world: &mut World, crash_in: Option<u64>) -> Result<(), String> {
-        let end_us = world.now_us() + START_US;
+    fn serve(&mut self, machine: &mut Machine, crash_in: Option<u64>) -> Result<(), String> {
+        let end_us = machine.now_us() + START_US;
         let mut events = 0;
-        while !world.serves() {
+        while !machine.serves() {
             events += 1;
             if crash_in.is_some_and(|crash_in| events > crash_in) {
                 return Ok(());
             }
-            if !world.event(end_us) {
-                if world.has_ended() {
+            if !machine.event(end_us) {
+                if machine.has_ended() {
                     return Ok(());
                 }
-                return Err(format!("the start does not end, {:?}", world.plan));
+                return Err(format!("the start does not end, {:?}", machine.plan));
             }
         }
         Ok(())
     }
 
-    fn begin_life(&mut self, world: &mut World, birth: &Birth) {
-        world.disk.faults = Faults::default();
-        world.disk.failed = 0;
-        match world.plan {
+    fn begin_life(&mut self, machine: &mut Machine, birth: &Birth) {
+        machine.disk.faults = Faults::default();
+        let had_faults = std::mem::take(&mut machine.disk.failed) > 0;
+        match machine.plan {
             StartPlan::Reshard { from, to } if to.shards > from.shards => self.count("more shards"),
             StartPlan::Reshard { .. } => self.count("fewer shards"),
             StartPlan::Load(_) => self.count("loaded"),
             _ => self.count("no log"),
         }
-        if world
+        if machine
             .node
             .log
             .iter()
@@ -196,7 +197,9 @@ impl Run {
         }
         let homes = self.homes(birth.shards);
         self.ledger
-            .begin_life(world.moment, birth.settings.appendfsync, homes);
+            .begin_life(machine.moment, birth.settings.appendfsync, homes);
+        // What failed while the log began may keep it from growing for a while.
+        self.ledger.faulty = had_faults;
     }
 
     fn homes(&self, shards: u16) -> Vec<u16> {
@@ -208,10 +211,10 @@ impl Run {
     }
 
     /// What is there is what was told.
-    fn visit(&mut self, world: &mut World) -> Result<(), String> {
-        let sight = Visitor::new(world).look(&self.load.queues)?;
+    fn visit(&mut self, machine: &mut Machine) -> Result<(), String> {
+        let sight = Visitor::new(machine).look(&self.load.queues)?;
         self.ledger.check(&sight, &self.horizons, self.powerless)?;
-        self.moment = world.moment;
+        self.moment = machine.moment;
         self.ledger.rebase(&sight, self.moment, self.powerless);
         self.horizons.fill(u64::MAX);
         self.powerless = false;
@@ -219,66 +222,69 @@ impl Run {
         Ok(())
     }
 
-    fn work(&mut self, world: &mut World) -> Result<(), String> {
+    fn work(&mut self, machine: &mut Machine) -> Result<(), String> {
         for _ in 0..self.chance.between(1, 4) {
-            self.connect(world);
+            self.connect(machine);
         }
         let mut probes = self.chance.below(3);
         let fails = self.chance.percent(30);
         let mut events_left = self.chance.between(200, 4_000);
-        while events_left > 0 && !world.has_ended() {
+        while events_left > 0 && !machine.has_ended() {
             if fails && self.chance.percent(3) {
-                self.disturb(world);
+                self.disturb(machine);
             }
             for _ in 0..self.chance.between(0, 3) {
-                self.send(world);
+                self.send(machine);
             }
             if self.chance.percent(1) {
                 let at = self.chance.below(self.actors.len());
-                self.leave(world, at)?;
-                self.connect(world);
+                self.leave(machine, at)?;
+                self.connect(machine);
             }
             let us = match self.chance.below(50) {
                 0 => self.chance.between(200_000, 3_000_000),
                 1..10 => self.chance.between(5_000, 60_000),
                 _ => self.chance.between(0, 3_000),
             };
-            let end_us = world.now_us() + us;
-            while events_left > 0 && world.event(end_us) {
+            let end_us = machine.now_us() + us;
+            while events_left > 0 && machine.event(end_us) {
                 events_left -= 1;
-                let told = self.read(world)?;
+                let told = self.read(machine)?;
                 if probes > 0 && self.chance.percent(if told { 5 } else { 0 }) {
                     probes -= 1;
-                    self.probe(world)?;
+                    self.probe(machine)?;
                 }
             }
             events_left = events_left.saturating_sub(1);
         }
+        if self.chance.percent(10) {
+            self.be_quiet(machine)?;
+        }
         Ok(())
     }
 
-    fn disturb(&mut self, world: &mut World) {
-        world.disk.faults = if self.chance.percent(50) {
+    fn disturb(&mut self, machine: &mut Machine) {
+        machine.disk.faults = if self.chance.percent(50) {
             Faults::default()
         } else {
             faults_of_a_life(&mut self.chance)
         };
-        self.ledger.faulty |= world.disk.faults.any();
+        self.ledger.faulty |= machine.disk.faults.any();
     }
 
-    fn connect(&mut self, world: &mut World) {
-        let client = world.node.connect();
-        world.stepped(0);
+    fn connect(&mut self, machine: &mut Machine) {
+        let client = machine.node.connect();
+        machine.stepped(0);
         self.actors.push(Actor {
             client,
             under_way: VecDeque::new(),
         });
     }
 
-    fn send(&mut self, world: &mut World) {
+    fn send(&mut self, machine: &mut Machine) {
         let at = self.chance.below(self.actors.len());
         let actor = &mut self.actors[at];
-        if actor.under_way.len() >= 3 || !world.node.clients[actor.client].open {
+        if actor.under_way.len() >= 3 || !machine.node.clients[actor.client].open {
             return;
         }
         let ids = self.ledger.living();
@@ -287,74 +293,75 @@ impl Run {
             Kind::Add(number) => self.load.made.get(number),
             _ => None,
         };
-        if crate::traces() {
+        if traces() {
             let text = bytes.escape_ascii().to_string();
             eprintln!(
                 "{} client {} sends {}",
-                world.moment,
+                machine.moment,
                 actor.client,
                 text.chars().take(150).collect::<String>()
             );
         }
-        let open = self.ledger.sent(kind, made, world.moment, world.wall_us());
-        world.node.send(actor.client, &bytes);
+        let open = self.ledger.sent(kind, made, machine.moment, machine.wall_us());
+        machine.node.send(actor.client, &bytes);
         actor.under_way.push_back(open);
     }
 
     /// Reads what has come; whether a whole reply has.
-    fn read(&mut self, world: &mut World) -> Result<bool, String> {
+    fn read(&mut self, machine: &mut Machine) -> Result<bool, String> {
         let mut told = false;
         for at in 0..self.actors.len() {
             let client = self.actors[at].client;
-            while let Some(reply) = world.node.clients[client].next_reply() {
+            while let Some(reply) = machine.node.clients[client].next_reply() {
                 let open = self.actors[at].under_way.pop_front();
                 let open = open.ok_or_else(|| format!("client {client} got {reply} without asking"))?;
-                if crate::traces() {
+                if traces() {
                     let text = reply.to_string();
                     eprintln!(
                         "{} client {client} reads {}",
-                        world.moment,
+                        machine.moment,
                         text.chars().take(200).collect::<String>()
                     );
                 }
-                self.ledger.replied(open, &reply, world.moment, world.wall_us())?;
+                self.ledger
+                    .replied(open, &reply, machine.moment, machine.wall_us())?;
                 told = true;
             }
         }
         Ok(told)
     }
 
-    fn leave(&mut self, world: &mut World, at: usize) -> Result<(), String> {
+    fn leave(&mut self, machine: &mut Machine, at: usize) -> Result<(), String> {
         let actor = self.actors.swap_remove(at);
-        let shard = world.node.clients[actor.client]
+        let shard = machine.node.clients[actor.client]
             .place
             .map_or(0, |(shard, _)| shard);
-        world.node.disconnect(actor.client);
-        world.stepped(shard);
-        abandon(&mut self.ledger, world, &actor)
+        machine.node.disconnect(actor.client);
+        machine.stepped(shard);
+        abandon(&mut self.ledger, machine, &actor)
     }
 
     /// Starts a copy of what the disk would hold if the node ended now, and looks whether it is what was told.
-    fn probe(&mut self, world: &World) -> Result<(), String> {
+    fn probe(&mut self, machine: &Machine) -> Result<(), String> {
         let end = *self.chance.pick(&[End::Kill, End::PowerLoss]);
         let mut ledger = self.ledger.clone();
         for actor in &self.actors {
-            abandon(&mut ledger, world, actor)?;
+            abandon(&mut ledger, machine, actor)?;
         }
-        self.conclude(&mut ledger, world);
+        self.conclude(&mut ledger, machine);
         let mut chance = Chance::new(self.chance.next());
-        let disk = world.ends_now(end, &mut chance);
-        let horizons = self.horizons_of(world, end);
+        let disk = machine.ends_now(end, &mut chance);
+        let horizons = self.horizons_of(machine, end);
         let powerless = end == End::PowerLoss;
         let down_us = chance.between(0, 1_000_000);
         let mut birth = self.birth();
         birth.settings.appendonly = true;
         birth.now = Now {
             mono_us: 1_000_000 + chance.between(0, 1_000_000_000),
-            wall_us: world.wall_us() + down_us,
+            wall_us: machine.wall_us() + down_us,
         };
-        self.shards = world.node.count();
-        let mut copy = World::start(disk, &birth, world.moment)?;
+        self.shards = machine.node.count();
+        let mut copy = Machine::start(disk, &birth, machine.moment)?;
         self.serve(&mut copy, None)?;
         if let Some(why) = &copy.node.died {
             return Err(format!("a copy does not start: {why}"));
@@ -364,7 +371,7 @@ impl Run {
         ledger.check(&sight, &horizons, powerless).map_err(|why| {
             format!(
                 "{end:?} at {}, {:?}: {why}\n{}",
-                world.moment,
+                machine.moment,
                 copy.plan,
                 copy.node.log.join("\n")
             )
@@ -382,78 +389,81 @@ impl Run {
         Ok(())
     }
 
-    fn conclude(&self, ledger: &mut Ledger, world: &World) {
-        ledger.ended(world.moment);
-        if !world.is_on || ledger.off_asked {
-            ledger.nothing_is_kept(world.moment);
+    fn conclude(&self, ledger: &mut Ledger, machine: &Machine) {
+        ledger.ended(machine.moment);
+        if !machine.is_on || ledger.promises.off_asked() {
+            ledger.nothing_is_kept(machine.moment);
         }
     }
 
-    fn horizons_of(&self, world: &World, end: End) -> Vec<u64> {
-        let shards = world.disk.current().map_or(1, |current| current.shards);
+    fn horizons_of(&self, machine: &Machine, end: End) -> Vec<u64> {
+        let shards = machine.disk.current().map_or(1, |current| current.shards);
         let homes = self.homes(shards);
-        homes.into_iter().map(|shard| world.horizon(end, shard)).collect()
+        homes
+            .into_iter()
+            .map(|shard| machine.horizon(end, shard))
+            .collect()
     }
 
     /// The end of a life, one way or another.
-    fn end(&mut self, mut world: World) -> Result<Disk, String> {
+    fn end(&mut self, mut machine: Machine) -> Result<Disk, String> {
         let mut end = *self.chance.pick(&[End::Kill, End::PowerLoss]);
-        if world.node.died.is_none() && self.chance.percent(30) {
-            self.stop(&mut world)?;
+        if machine.node.died.is_none() && self.chance.percent(30) {
+            self.stop(&mut machine)?;
         }
-        if let Some(why) = world.node.died.clone() {
-            if world.disk.failed == 0 {
+        if let Some(why) = machine.node.died.clone() {
+            if machine.disk.failed == 0 {
                 return Err(format!("the node died: {why}"));
             }
             self.count("died");
             end = End::PowerLoss;
         }
         for at in 0..self.actors.len() {
-            abandon(&mut self.ledger, &world, &self.actors[at])?;
+            abandon(&mut self.ledger, &machine, &self.actors[at])?;
         }
         self.actors.clear();
         let mut ledger = std::mem::replace(&mut self.ledger, Ledger::new(Vec::new()));
-        self.conclude(&mut ledger, &world);
+        self.conclude(&mut ledger, &machine);
         self.ledger = ledger;
-        self.note_life(&world, end);
-        self.moment = world.moment;
-        Ok(self.fall(&world, end))
+        self.note_life(&machine, end);
+        self.moment = machine.moment;
+        Ok(self.fall(&machine, end))
     }
 
     /// SIGTERM or SHUTDOWN.
-    fn stop(&mut self, world: &mut World) -> Result<(), String> {
-        world.disk.faults = Faults::default();
+    fn stop(&mut self, machine: &mut Machine) -> Result<(), String> {
+        machine.disk.faults = Faults::default();
         let saves = self.chance.percent(70);
         if self.chance.percent(50) && saves {
-            world.node.stop();
-            world.stepped(0);
+            machine.node.stop();
+            machine.stepped(0);
         } else {
-            self.connect(world);
+            self.connect(machine);
             let word = if saves { "NOW" } else { "NOSAVE" };
             let actor = self.actors.last_mut().expect("it has connected");
             let open = self
                 .ledger
-                .sent(Kind::Shutdown, None, world.moment, world.wall_us());
-            world.node.send(actor.client, &request(&["SHUTDOWN", word]));
+                .sent(Kind::Shutdown, None, machine.moment, machine.wall_us());
+            machine.node.send(actor.client, &request(&["SHUTDOWN", word]));
             actor.under_way.push_back(open);
         }
-        let end_us = world.now_us() + 60_000_000;
-        while world.event(end_us) {
-            self.read(world)?;
+        let end_us = machine.now_us() + 60_000_000;
+        while machine.event(end_us) {
+            self.read(machine)?;
         }
-        if !world.has_ended() {
+        if !machine.has_ended() {
             return Err("the stop does not end".into());
         }
-        let mark = !world
+        let mark = !machine
             .node
             .log
             .iter()
             .any(|line| line.contains("without the last mark"));
-        if saves && mark && world.is_on && world.node.died.is_none() {
-            self.ledger.stopped_in_order(world.moment);
+        if saves && mark && machine.is_on && machine.node.died.is_none() {
+            self.ledger.stopped_in_order(machine.moment);
             self.count("orderly stops");
             let survives = self
-                .horizons_of(world, End::PowerLoss)
+                .horizons_of(machine, End::PowerLoss)
                 .iter()
                 .all(|&horizon| horizon == u64::MAX);
             if !survives {
@@ -466,8 +476,8 @@ impl Run {
     }
 
     /// The node ends now. What the disk holds then.
-    fn fall(&mut self, world: &World, end: End) -> Disk {
-        let horizons = self.horizons_of(world, end);
+    fn fall(&mut self, machine: &Machine, end: End) -> Disk {
+        let horizons = self.horizons_of(machine, end);
         for (known, horizon) in self.horizons.iter_mut().zip(horizons) {
             *known = (*known).min(horizon);
         }
@@ -478,20 +488,20 @@ impl Run {
         let down_us = *self.chance.pick(&[0, 100_000, 2_000_000]);
         self.now = Now {
             mono_us: 1_000_000 + self.chance.between(0, 1_000_000_000),
-            wall_us: world.wall_us() + down_us,
+            wall_us: machine.wall_us() + down_us,
         };
-        let mut disk = world.ends_now(end, &mut self.chance);
+        let mut disk = machine.ends_now(end, &mut self.chance);
         disk.forget_faults();
         disk
     }
 
-    fn note_life(&mut self, world: &World, end: End) {
+    fn note_life(&mut self, machine: &Machine, end: End) {
         self.count(match end {
             End::Kill => "kills",
             End::PowerLoss => "power losses",
         });
         let ledger = (self.ledger.misconf, self.ledger.told);
-        let log = &world.node.log;
+        let log = &machine.node.log;
         let count = |what: &str| log.iter().filter(|line| line.contains(what)).count() as u64;
         for (what, count) in [
             ("-MISCONF", ledger.0),
@@ -499,7 +509,7 @@ impl Run {
             ("failed writes", count("Errors writing to the log")),
             ("switched on", count("the log is on").saturating_sub(1)),
             ("switched off", count("the log is off")),
-            ("segments unlinked", world.disk.unlinked),
+            ("segments unlinked", machine.disk.unlinked),
         ] {
             let total = self.tally.entry(what).or_default();
             *total = if what == "-MISCONF" || what == "told" {
@@ -508,7 +518,7 @@ impl Run {
                 *total + count
             };
         }
-        if !world.is_on && world.node.shards[0].settings().appendonly {
+        if !machine.is_on && machine.node.shards[0].settings().appendonly {
             self.count("end while switching on");
         }
     }
@@ -522,16 +532,16 @@ impl Run {
         birth.settings.appendonly = true;
         self.count("flips");
         let names = |why: &str| (why.contains("shard-") || why.contains("CURRENT")) && why.contains("offset");
-        let mut world = match World::start(disk, &birth, self.moment) {
-            Ok(world) => world,
+        let mut machine = match Machine::start(disk, &birth, self.moment) {
+            Ok(machine) => machine,
             Err(why) if names(&why) => {
                 self.count("flips that stop a start");
                 return Ok(());
             }
             Err(why) => return Err(format!("does not say where: {why}")),
         };
-        self.serve(&mut world, None)?;
-        if let Some(why) = &world.node.died {
+        self.serve(&mut machine, None)?;
+        if let Some(why) = &machine.node.died {
             self.count("flips that stop a start");
             let missing = why.contains("is missing") && why.contains("shard-");
             return if names(why) || missing {
@@ -540,21 +550,21 @@ impl Run {
                 Err(format!("does not say where: {why}"))
             };
         }
-        let cuts: Vec<String> = world
+        let cuts: Vec<String> = machine
             .node
             .log
             .iter()
             .filter(|line| line.contains("torn tail is cut"))
             .cloned()
             .collect();
-        let sight = Visitor::new(&mut world).look(&self.load.queues)?;
+        let sight = Visitor::new(&mut machine).look(&self.load.queues)?;
         for line in &cuts {
             self.count("flips that are cut");
             if !names(line) {
                 return Err(format!("does not say where: {line}"));
             }
             let file = line.split(',').next().unwrap_or_default();
-            if !world.disk.keeps_cut_of(file) {
+            if !machine.disk.keeps_cut_of(file) {
                 return Err(format!("what was cut is not kept: {line}"));
             }
         }
@@ -566,21 +576,21 @@ impl Run {
 }
 
 /// What was under way for a client ends without an answer.
-fn abandon(ledger: &mut Ledger, world: &World, actor: &Actor) -> Result<(), String> {
+fn abandon(ledger: &mut Ledger, machine: &Machine, actor: &Actor) -> Result<(), String> {
     for (at, open) in actor.under_way.iter().enumerate() {
         let partial = if at == 0 {
-            world.node.clients[actor.client].partial_reply()
+            machine.node.clients[actor.client].partial_reply()
         } else {
             &[]
         };
-        ledger.abandoned(open, partial, world.moment, world.wall_us())?;
+        ledger.abandoned(open, partial, machine.moment, machine.wall_us())?;
     }
     Ok(())
 }
 
 /// In which phase of its start a node ended.
-fn phase(world: &World) -> &'static str {
-    match (world.last_task, world.plan) {
+fn phase(machine: &Machine) -> &'static str {
+    match (machine.last_task, machine.plan) {
         ("read", _) => "end while reading",
         ("repair", _) => "end while repairing",
         (_, StartPlan::Reshard { .. }) => "end while resharding",

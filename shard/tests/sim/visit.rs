@@ -4,61 +4,72 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::facts::{SLACK_US, SLOW_DISK_US, Seen};
 use crate::ledger::{Ledger, Sight};
-use crate::load::number_of;
-use crate::support::{Reply, request};
-use crate::world::World;
+use crate::support::{Machine, Reply, number_of, request};
 
 /// How long a visitor waits for an answer, virtual time.
 const PATIENCE_US: u64 = 60_000_000;
 
 /// A client that asks one thing after the other.
 pub struct Visitor<'a> {
-    world: &'a mut World,
+    machine: &'a mut Machine,
     client: usize,
     /// When the last question was asked.
     asked_us: u64,
 }
 
 impl<'a> Visitor<'a> {
-    pub fn new(world: &'a mut World) -> Self {
-        let client = world.node.connect();
-        world.stepped(0);
-        let asked_us = world.wall_us();
+    pub fn new(machine: &'a mut Machine) -> Self {
+        let client = machine.node.connect();
+        machine.stepped(0);
+        let asked_us = machine.wall_us();
         Self {
-            world,
+            machine,
             client,
             asked_us,
         }
     }
 
-    fn send<T: AsRef<[u8]>>(&mut self, words: &[T]) {
-        self.asked_us = self.world.wall_us();
-        self.world.node.send(self.client, &request(words));
+    pub fn send<T: AsRef<[u8]>>(&mut self, words: &[T]) {
+        self.asked_us = self.machine.wall_us();
+        self.machine.node.send(self.client, &request(words));
     }
 
     fn reply(&mut self) -> Result<Reply, String> {
-        let end_us = self.world.now_us() + PATIENCE_US;
+        let end_us = self.machine.now_us() + PATIENCE_US;
         loop {
-            if let Some(reply) = self.world.node.clients[self.client].next_reply() {
+            if let Some(reply) = self.machine.node.clients[self.client].next_reply() {
                 return Ok(reply);
             }
-            if !self.world.event(end_us) {
-                return Err(format!("no answer; died: {:?}", self.world.node.died));
+            if !self.machine.event(end_us) {
+                return Err(format!("no answer; died: {:?}", self.machine.node.died));
             }
         }
     }
 
-    fn ask<T: AsRef<[u8]>>(&mut self, words: &[T]) -> Result<Reply, String> {
+    pub fn ask<T: AsRef<[u8]>>(&mut self, words: &[T]) -> Result<Reply, String> {
         self.send(words);
         self.reply()
+    }
+
+    /// Bytes of the logs, and of what lives in them.
+    pub fn log_size(&mut self) -> Result<(u64, u64), String> {
+        let info = text(&self.ask(&["INFO", "persistence"])?);
+        let field = |name: &str| {
+            let value = info
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            let number = value.and_then(|value| value.trim().parse().ok());
+            number.ok_or_else(|| format!("no {name} in {info}"))
+        };
+        Ok((field("aof_current_size")?, field("aof_base_size")?))
     }
 
     /// All jobs and the states of these queues.
     pub fn look(&mut self, queues: &[String]) -> Result<Sight, String> {
         // What fell due while the node was down is due at once.
-        let end_us = self.world.now_us() + 2_000;
-        while self.world.event(end_us) {}
-        let sent_us = self.world.wall_us();
+        let end_us = self.machine.now_us() + 2_000;
+        while self.machine.event(end_us) {}
+        let sent_us = self.machine.wall_us();
         let found = self.ask(&["JSCAN", "0", "BUSYLOOP"])?;
         let ids: Vec<String> = found
             .elements()
@@ -75,18 +86,20 @@ impl<'a> Visitor<'a> {
         for id in &ids {
             self.send(&["SHOW", id]);
         }
-        let asked_us = self.world.wall_us();
+        let asked_us = self.machine.wall_us();
         for id in &ids {
             let reply = self.reply()?;
             if reply != Reply::Null {
-                sight.jobs.push(seen(id, &reply, asked_us, self.world.wall_us()));
+                sight
+                    .jobs
+                    .push(seen(id, &reply, asked_us, self.machine.wall_us()));
             }
         }
         for queue in queues {
             let reply = self.ask(&["PAUSE", queue, "state"])?;
             sight.pauses.push(text(&reply));
         }
-        sight.read_us = self.world.wall_us();
+        sight.read_us = self.machine.wall_us();
         Ok(sight)
     }
 
@@ -113,9 +126,9 @@ impl<'a> Visitor<'a> {
             .filter_map(|seen| seen.requeue_ms)
             .max()
             .unwrap_or(0);
-        let end_us = self.world.wall_us() + longest_ms * 1000 + 200_000;
-        while self.world.wall_us() < end_us {
-            let left_ms = ((end_us - self.world.wall_us()) / 1000).max(1).to_string();
+        let end_us = self.machine.wall_us() + longest_ms * 1000 + 200_000;
+        while self.machine.wall_us() < end_us {
+            let left_ms = ((end_us - self.machine.wall_us()) / 1000).max(1).to_string();
             let mut words = vec![
                 "GETJOB",
                 "TIMEOUT",
@@ -140,7 +153,7 @@ impl<'a> Visitor<'a> {
     }
 
     fn take(&mut self, jobs: &[Reply], out: &mut BTreeMap<u64, Out>) -> Result<(), String> {
-        let (at_us, asked_us) = (self.world.wall_us(), self.asked_us);
+        let (at_us, asked_us) = (self.machine.wall_us(), self.asked_us);
         let mut words = vec!["FASTACK".to_owned()];
         for job in jobs {
             let [_, id, Reply::Bulk(body), _, nacks, _, additional] = job.elements() else {

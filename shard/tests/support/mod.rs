@@ -2,7 +2,7 @@
 //!
 //! [`Node`] owns the shards and plays the server: it performs effects, carries batches between shards in order, with
 //! delays, and moves both clocks. [`Client`]s send bytes cut at arbitrary places and let the "kernel" take output
-//! in arbitrary pieces, or not at all. Everything follows from the calls made and the seeds given, so a run repeats
+//! in arbitrary pieces, or not at all. A [`Machine`] is such a node with its disk, where chance picks what happens next. Everything follows from the calls made and the seeds given, so a run repeats
 //! exactly. A [`Watch`] sees every step from outside: what went in, and which messages came out.
 
 #![allow(
@@ -11,17 +11,26 @@
     reason = "each test uses its own part of the harness"
 )]
 
+mod body;
 mod chance;
 mod client;
+mod disk;
 mod file;
+mod folders;
+mod machine;
 mod node;
 mod reply;
 
+pub use body::{body, number_of};
 pub use chance::Chance;
 pub use client::{Client, request};
+pub use disk::{Disk, Faults, Plant};
 pub use file::{File, Syncing};
-pub use node::{Blind, Happening, Node, Start, Watch};
+pub use machine::{Birth, End, Machine};
+pub use node::{ALONE, Blind, Happening, Node, Start, Watch};
 pub use reply::Reply;
+
+use std::sync::OnceLock;
 
 use shard::slot::Slot;
 
@@ -32,6 +41,12 @@ pub fn queue_on(name: &str, shard: u16, shards: u16) -> String {
         .chain(numbered)
         .find(|name| Slot::of_queue(name.as_bytes()).home(shards) == shard)
         .expect("one of them does")
+}
+
+/// Whether runs tell what happens: with `SHARDQ_TRACE=1`.
+pub fn traces() -> bool {
+    static TRACES: OnceLock<bool> = OnceLock::new();
+    *TRACES.get_or_init(|| number_from_environment("SHARDQ_TRACE") == Some(1))
 }
 
 /// A number from the environment, for the length and the seed of a run.

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use shard::bus::{BusMessage, LinkEvent, LinkNo, Sender, Topology};
 use shard::clock::Now;
 use shard::error::CommandError;
 use shard::id::NodeId;
 use shard::input::{ConnectionId, Effect, Input, Peer, Question, Told};
 use shard::log::{DiskTask, Done, IoError, LogBoot};
 use shard::message::{Message, SessionId, Ticket};
+use shard::node::NodeMessage;
 use shard::settings::Settings;
 use shard::shard::{NodeFacts, Shard, ShardOptions};
 use shard::slot::ShardNo;
@@ -50,8 +52,12 @@ struct Lane {
     delay_us: u64,
 }
 
+/// The ID of nodes that are alone.
+pub const ALONE: NodeId = NodeId::from_bytes([0x4f; 20]);
+
 /// What a node is started with.
 pub struct Start<'a> {
+    pub node: NodeId,
     pub shards: u16,
     /// Chance for job IDs and hash maps; another one for each life.
     pub seed: u64,
@@ -75,6 +81,10 @@ pub struct Node<W: Watch> {
     pub stopped: Vec<ShardNo>,
     /// What is to be done with files, for whoever plays the disk.
     pub tasks: Vec<(ShardNo, u64, DiskTask)>,
+    /// What is to be done with links, for whoever plays the network.
+    pub calls: Vec<(ShardNo, Effect)>,
+    /// Batches for other nodes, and the links they are to leave on.
+    pub outgoing: Vec<(ShardNo, LinkNo, Vec<BusMessage>)>,
     /// Why the process ended itself.
     pub died: Option<String>,
     /// Output that the server takes at a time.
@@ -89,6 +99,7 @@ impl<W: Watch> Node<W> {
     /// A node without a log.
     pub fn new(shards: u16, seed: u64, settings: &Settings, watch: W) -> Self {
         let start = Start {
+            node: ALONE,
             shards,
             seed,
             settings,
@@ -104,6 +115,7 @@ impl<W: Watch> Node<W> {
 
     pub fn start(start: Start<'_>, watch: W) -> Self {
         let Start {
+            node: node_id,
             shards,
             seed,
             settings,
@@ -114,12 +126,11 @@ impl<W: Watch> Node<W> {
             let mut chance = [0; 32];
             chance[..8].copy_from_slice(&seed.to_le_bytes());
             chance[8..10].copy_from_slice(&u16::to_le_bytes(shard));
-            let node = NodeId::from_bytes([0x4f; 20]);
             let facts = NodeFacts::default();
             let options = ShardOptions {
                 shard,
                 shards,
-                node,
+                node: node_id,
                 seed: chance,
                 hash_seed: seed,
                 log: log.clone(),
@@ -139,6 +150,8 @@ impl<W: Watch> Node<W> {
             log: Vec::new(),
             stopped: Vec::new(),
             tasks: Vec::new(),
+            calls: Vec::new(),
+            outgoing: Vec::new(),
             died: None,
             take_bytes: usize::MAX,
             lanes,
@@ -186,6 +199,10 @@ impl<W: Watch> Node<W> {
             let earliest = lane.batches.back().map_or(0, |(arrival, _)| *arrival);
             lane.batches
                 .push_back(((self.now.mono_us + lane.delay_us).max(earliest), batch));
+        }
+        let mut batch = Vec::new();
+        while let Some(link) = self.shards[place].take_bus(&mut batch) {
+            self.outgoing.push((shard, link, std::mem::take(&mut batch)));
         }
     }
 
@@ -237,9 +254,7 @@ impl<W: Watch> Node<W> {
             other @ (Effect::Identity { .. }
             | Effect::Dial(_)
             | Effect::HangUp { .. }
-            | Effect::SaveNodes { .. }) => {
-                panic!("{other:?}: this node is alone")
-            }
+            | Effect::SaveNodes { .. }) => self.calls.push((shard, other)),
             Effect::Disk { id, task } => self.tasks.push((shard, id, task)),
             Effect::Die { why } => self.died = self.died.take().or(Some(why)),
         }
@@ -373,6 +388,25 @@ impl<W: Watch> Node<W> {
         self.lanes[usize::from(from)][usize::from(to)].delay_us = delay_us;
     }
 
+    /// Something happened to a link.
+    pub fn link(&mut self, shard: ShardNo, link: LinkNo, event: LinkEvent) {
+        self.step(shard, &Happening::Outside, Input::Link { link, event });
+    }
+
+    /// A batch of a shard of another node.
+    pub fn bus(&mut self, shard: ShardNo, from: Sender, mut messages: Vec<BusMessage>) {
+        let messages = &mut messages;
+        self.step(shard, &Happening::Outside, Input::Bus { from, messages });
+        assert!(messages.is_empty(), "a batch is taken whole");
+    }
+
+    /// Shard 0 says to a shard which nodes there are.
+    pub fn publish(&mut self, shard: ShardNo, topology: Topology) {
+        let message = Message::Node(NodeMessage::Topology(Box::new(topology)));
+        let messages = &mut vec![message];
+        self.step(shard, &Happening::Outside, Input::Mesh { from: 0, messages });
+    }
+
     /// Lanes with a batch that has arrived.
     pub fn arrived(&self) -> Vec<(ShardNo, ShardNo)> {
         let mut arrived = Vec::new();
@@ -465,6 +499,7 @@ impl<W: Watch> Node<W> {
             }
             if !done {
                 assert!(self.died.is_none(), "the node died: {:?}", self.died);
+                assert!(self.outgoing.is_empty(), "a node alone has nobody to talk to");
                 return;
             }
         }

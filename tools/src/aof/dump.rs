@@ -71,6 +71,7 @@ pub fn kind(entry: &Entry) -> &'static str {
         Entry::Added(_) => "added",
         Entry::State(_) => "state",
         Entry::Acked(_) => "acked",
+        Entry::Holders(_) => "holders",
         Entry::Gone(_) => "gone",
         Entry::Queue(_) => "queue",
         Entry::JobSnapshot(_) => "job-snapshot",
@@ -113,6 +114,10 @@ impl Line {
                 self.state(change);
             }
             Entry::Acked(image) | Entry::AckedSnapshot(image) => self.acked(image),
+            Entry::Holders(image) => {
+                self.add("id", image.id.to_string());
+                self.holders(&image.holders);
+            }
             Entry::Gone(id) => self.add("id", id.to_string()),
             Entry::Queue(image) | Entry::QueueSnapshot(image) => self.queue(image),
             Entry::Flushed => {}

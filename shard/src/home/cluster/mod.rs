@@ -1,32 +1,148 @@
-//! Jobs that other nodes hold too: what peers say, and what they are told.
+//! Jobs that other nodes hold too: what peers say, and what they are told (`cluster.md`).
+//!
+//! Reading order: `share` (what is known of the other holders) - `placement`, `replication` (copies) - `requeue` (who queues a job, and when)
+//! - `collection` (acknowledgements) - `federation` (jobs go to consumers)
+//! - `repair` (holders that are lost, and the way back after a restart).
+
+pub mod collection;
+pub mod federation;
+mod placement;
+pub mod repair;
+pub mod replication;
+mod requeue;
+pub mod share;
 
 use super::Home;
 use crate::bus::{BusMessage, PeerNo};
-use crate::clock::Now;
+use crate::clock::{Mono, Now};
+use crate::home::journal::{Held, Need};
+use crate::limits::UPKEEP_STEP;
+use collection::ACK_TIMER;
+
+/// By how much the deadlines of holders lie apart at least, milliseconds.
+pub const GRACE_MS: u64 = 500;
 
 impl Home {
     /// A peer's message about a job or queue of this home.
-    pub fn bus(&mut self, now: Now, _from: PeerNo, _epoch: u64, _message: BusMessage) {
+    pub fn bus(&mut self, now: Now, from: PeerNo, epoch: u64, message: BusMessage) {
         self.journal.begin(now);
+        match message {
+            BusMessage::Copy { copy, wants_answer } => self.on_copy(now, from, epoch, *copy, wants_answer),
+            BusMessage::Copied { id } => self.on_copied(now, from, epoch, id),
+            BusMessage::Refused { id, .. } => {
+                self.on_refused(now, from, id);
+                self.on_import_refused(now, from, id);
+            }
+            BusMessage::Holders { id, members } => self.on_holders(now, id, &members),
+            BusMessage::Delete { ids } => self.on_delete(now, &ids),
+            BusMessage::SetAck { id, members } => self.on_set_ack(now, from, epoch, id, &members),
+            BusMessage::GotAck { id, known, members } => {
+                self.on_got_ack(now, from, epoch, id, known, &members)
+            }
+            BusMessage::Leased {
+                id,
+                left_ms,
+                deliveries,
+            } => {
+                self.on_leased(now, from, epoch, id, left_ms, deliveries);
+            }
+            BusMessage::WillQueue { id } => self.on_will_queue(now, from, epoch, id),
+            BusMessage::Standing { id, standing } => self.on_standing(now, from, epoch, id, standing),
+            BusMessage::Queued {
+                id,
+                nacks,
+                additional_deliveries,
+            } => {
+                self.on_queued(now, from, epoch, id, (nacks, additional_deliveries));
+            }
+            BusMessage::Import { copy } => self.on_import(now, from, epoch, *copy),
+            BusMessage::Interest { queues, .. } => self.on_interest(from, queues),
+            BusMessage::Left { id } => self.on_left(now, from, id),
+            _ => {}
+        }
+        // What was written for a peer holds up no client's answer.
+        self.journal.take_need();
+    }
+
+    /// Says something to a peer once the log has reached what it tells of.
+    pub(super) fn say(&mut self, to: PeerNo, message: BusMessage) {
+        let need = self.journal.need();
+        self.say_when(need, to, message);
+    }
+
+    fn say_when(&mut self, need: Option<Need>, to: PeerNo, message: BusMessage) {
+        match need.filter(|&need| !self.journal.is_met(need)) {
+            Some(need) => self.journal.wait(need, Held::Bus(to, message)),
+            None => self.peers.send(to, message),
+        }
+    }
+
+    /// Timers of shares and of acknowledged jobs, and walks over them, a bounded step of each.
+    pub(super) fn tick_cluster(&mut self, now: Mono) {
+        self.stock.cluster_timers.advance(now.0);
+        self.stock.cluster_timers.work(UPKEEP_STEP);
+        for _ in 0..UPKEEP_STEP {
+            let Some((_, owner)) = self.stock.cluster_timers.pop_due() else {
+                break;
+            };
+            if owner & ACK_TIMER == 0 {
+                self.share_timer(now, owner);
+            } else {
+                self.ack_timer(now, owner & !ACK_TIMER);
+            }
+        }
+        self.step_acks(now);
+        self.step_queued();
+        self.step_repair(now);
+        self.step_federation(now);
+        self.journal.take_need();
+    }
+
+    fn share_timer(&mut self, now: Mono, key: u32) {
+        self.stock.shares[key].timer = None;
+        self.ask_again(now, key);
+        self.copy_again(now, key);
+        if self.stock.shares.get(key).is_some() {
+            self.arm_share(key);
+        }
+    }
+
+    /// Whether `tick_cluster` has something left to do at once.
+    pub(super) fn cluster_is_busy(&self) -> bool {
+        self.ack_sweep.is_some() || self.queued_sweep.is_some()
     }
 
     /// The link to a peer is up.
-    pub fn peer_came(&mut self, now: Now, _peer: PeerNo) {
+    pub fn peer_came(&mut self, now: Now, peer: PeerNo) {
         self.journal.begin(now);
+        self.tell_all_interest(peer);
+        self.ack_sweep = Some(0);
+        self.queued_sweep = Some(0);
     }
 
     /// The link to a peer is down.
     pub fn peer_went(&mut self, now: Now, _peer: PeerNo) {
         self.journal.begin(now);
-    }
-
-    /// A peer lost what it held, or some of it: its store epoch is a new one.
-    pub fn peer_epoch_changed(&mut self, now: Now, _peer: PeerNo) {
-        self.journal.begin(now);
+        self.lower_all(now.mono());
     }
 
     /// Membership has changed.
     pub fn topology_changed(&mut self, now: Now) {
         self.journal.begin(now);
+        self.options.node = self.peers.node;
+        self.resolve_holders(now.mono());
+        self.lower_all(now.mono());
+        self.look_for_lost(now.mono());
+        self.forget_gone_interests();
+    }
+
+    /// ADDJOBs that did not say how many copies they want are content with those that there can be now.
+    fn lower_all(&mut self, now: Mono) {
+        let waiting: Vec<u32> = self.adding.values().copied().collect();
+        for key in waiting {
+            if let Some(job) = self.stock.jobs.0.get(key) {
+                self.lower_copies(now, job.share);
+            }
+        }
     }
 }

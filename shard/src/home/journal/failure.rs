@@ -3,12 +3,14 @@
 use std::collections::VecDeque;
 
 use super::{Fresh, Held, Need, Populating};
+use crate::bus::BusMessage;
 use crate::clock::{Mono, Now};
 use crate::error::CommandError;
 use crate::home::waiter::Phase;
 use crate::home::{Home, Place};
 use crate::log::Position;
 use crate::message::{Answer, Delivered, Manner, Ticket};
+use crate::structures::NONE;
 
 impl Home {
     /// These entries are not in the log: what they told of is undone, or at least not told.
@@ -21,16 +23,33 @@ impl Home {
         if !self.journal.gates {
             return;
         }
+        let misconf = || CommandError::Misconf(format!("Errors writing to the log: {reason}"));
         let fresh = std::mem::take(&mut self.journal.fresh);
         let (lost, kept): (VecDeque<Fresh>, _) = fresh.into_iter().partition(|fresh| failed(fresh.position));
         self.journal.fresh = kept;
+        let copies = std::mem::take(&mut self.journal.fresh_copies);
+        let (lost_copies, kept): (VecDeque<Fresh>, _) =
+            copies.into_iter().partition(|fresh| failed(fresh.position));
+        self.journal.fresh_copies = kept;
+        for Fresh { ctime, key, position } in lost_copies {
+            if self.journal.copies.get(&key) == Some(&position) {
+                self.journal.copies.remove(&key);
+            }
+            if self.stock.jobs.0.get(key).is_some_and(|job| job.ctime == ctime) {
+                self.remove(key);
+            }
+        }
         for Fresh { ctime, key, .. } in lost {
             if self.stock.jobs.0.get(key).is_some_and(|job| job.ctime == ctime) {
+                let share = self.stock.jobs[key].share;
+                if share != NONE {
+                    self.tell_all(share, |id| BusMessage::Delete { ids: vec![id] });
+                    self.end_adding(key, share, Err(misconf()));
+                }
                 self.counters.added = self.counters.added.saturating_sub(1);
                 self.remove(key);
             }
         }
-        let misconf = || CommandError::Misconf(format!("Errors writing to the log: {reason}"));
         for list in 0..self.journal.waiting.len() {
             for mut waiting in std::mem::take(&mut self.journal.waiting[list]) {
                 let hit = waiting
@@ -50,6 +69,8 @@ impl Home {
                             waiting.need = need;
                             waiting.held = Held::Answer(ticket, Answer::Jobs(jobs));
                         }
+                        // It will be asked for again, or nobody was to know.
+                        Held::Bus(..) => continue,
                         Held::Answer(_, answer) => *answer = Answer::Error(misconf()),
                         Held::Change(_, result) => *result = Err(misconf()),
                     }

@@ -3,12 +3,19 @@
 
 use ahash::RandomState;
 
-use crate::clock::Now;
+use crate::bus::Peers;
+use crate::clock::{Mono, Now};
+use crate::commands::view::PauseState;
+use crate::home::cluster::collection::Ack;
+use crate::home::cluster::share;
 use crate::home::job::Job;
 use crate::home::stock::Stock;
-use crate::home::{Home, Place, Queue};
+use crate::home::{Home, Place};
 use crate::limits::UPKEEP_STEP;
-use crate::log::{Entry, JobRef, KeptPlace, Live, Log, ObjectKey, QueueImage, StateChange, WallMs};
+use crate::log::{
+    AckedImage, Entry, Holder, JobRef, KeptPlace, Live, Log, ObjectKey, QueueImage, StateChange, WallMs,
+};
+use crate::structures::NONE;
 use crate::wire::Blob;
 
 /// Bytes that may wait to be written before the snapshots of a new log pause.
@@ -20,7 +27,12 @@ impl Home {
         let Some(mut at) = self.journal.populating else {
             return;
         };
-        let Self { journal, stock, .. } = self;
+        let Self {
+            journal,
+            stock,
+            peers,
+            ..
+        } = self;
         let log = journal.log.as_mut().expect("a log is populated");
         if !can_populate(log) {
             return;
@@ -32,18 +44,25 @@ impl Home {
         let step = UPKEEP_STEP as u32;
         if at.jobs < stock.jobs.0.high_water() {
             for (_, job) in stock.jobs.0.iter_from(at.jobs, step) {
-                let name = &stock.queues[job.queue].name;
-                if log
-                    .append(&Entry::JobSnapshot(job_ref(job, name, now).to_image()))
-                    .is_err()
-                {
+                if log.append(&snapshot(stock, peers, job, now)).is_err() {
                     return;
                 }
             }
             at.jobs = at.jobs.saturating_add(step);
+        } else if at.acks < stock.acks.high_water() {
+            for (_, ack) in stock.acks.iter_from(at.acks, step) {
+                if log.append(&ack_snapshot(ack, peers)).is_err() {
+                    return;
+                }
+            }
+            at.acks = at.acks.saturating_add(step);
         } else if at.queues < stock.queues.0.high_water() {
             for (_, queue) in stock.queues.0.iter_from(at.queues, step) {
-                if queue.pause.any() && log.append(&Entry::QueueSnapshot(queue_image(queue))).is_err() {
+                if queue.pause.any()
+                    && log
+                        .append(&Entry::QueueSnapshot(queue_image(&queue.name, queue.pause)))
+                        .is_err()
+                {
                     return;
                 }
             }
@@ -70,6 +89,7 @@ pub(super) fn can_populate(log: &Log) -> bool {
 /// The home as compaction sees it.
 pub(super) struct Lives<'a> {
     pub(super) stock: &'a Stock,
+    pub(super) peers: &'a Peers,
     pub(super) now: Now,
     pub(super) shards: u16,
     pub(super) hasher: &'a RandomState,
@@ -80,8 +100,7 @@ impl Live for Lives<'_> {
         match object {
             ObjectKey::Job(id) => {
                 let job = &self.stock.jobs[self.stock.job_key(self.shards, id)?];
-                let name = &self.stock.queues[job.queue].name;
-                Some(Entry::JobSnapshot(job_ref(job, name, self.now).to_image()))
+                Some(snapshot(self.stock, self.peers, job, self.now))
             }
             ObjectKey::Queue(name) => {
                 let hash = self.hasher.hash_one(name.as_slice());
@@ -89,9 +108,13 @@ impl Live for Lives<'_> {
                 queue
                     .pause
                     .any()
-                    .then(|| Entry::QueueSnapshot(queue_image(queue)))
+                    .then(|| Entry::QueueSnapshot(queue_image(&queue.name, queue.pause)))
             }
-            ObjectKey::Acked(_) => None,
+            ObjectKey::Acked(id) => {
+                let map = &self.stock.slots[usize::from(id.slot().number() / self.shards)].acks;
+                let key = map.find(id.scan_hash(), |key| self.stock.acks[key].id == *id)?;
+                Some(ack_snapshot(&self.stock.acks[key], self.peers))
+            }
         }
     }
 
@@ -100,8 +123,34 @@ impl Live for Lives<'_> {
     }
 }
 
+fn snapshot(stock: &Stock, peers: &Peers, job: &Job, now: Now) -> Entry {
+    let name = &stock.queues[job.queue].name;
+    let holders = holders_of(stock, peers, job);
+    Entry::JobSnapshot(job_ref(job, name, now, &holders).to_image())
+}
+
+fn ack_snapshot(ack: &Ack, peers: &Peers) -> Entry {
+    let holders = share::recorded(&ack.others, peers);
+    Entry::AckedSnapshot(AckedImage { id: ack.id, holders })
+}
+
+/// A job's other holders, as a record names them.
+fn holders_of(stock: &Stock, peers: &Peers, job: &Job) -> Vec<Holder> {
+    match job.share {
+        NONE => Vec::new(),
+        share => share::recorded(&stock.shares[share].others, peers),
+    }
+}
+
+impl Home {
+    /// A job's other holders, as a record names them.
+    pub(in crate::home) fn holders_on_record(&self, job: &Job) -> Vec<Holder> {
+        holders_of(&self.stock, &self.peers, job)
+    }
+}
+
 /// A job with all that a restart must know of it.
-pub(super) fn job_ref<'a>(job: &'a Job, queue: &'a Blob, now: Now) -> JobRef<'a> {
+pub(super) fn job_ref<'a>(job: &'a Job, queue: &'a Blob, now: Now, holders: &'a [Holder]) -> JobRef<'a> {
     JobRef {
         queue,
         body: &job.body,
@@ -110,9 +159,9 @@ pub(super) fn job_ref<'a>(job: &'a Job, queue: &'a Blob, now: Now) -> JobRef<'a>
         ttl_s: job.ttl_s,
         retry_s: job.retry_s,
         delay_s: job.delay_s,
-        replicate: job.replicate,
+        replicate: job.replicate.into(),
         state: change(job, now),
-        holders: &[],
+        holders,
     }
 }
 
@@ -121,7 +170,9 @@ pub(super) fn change(job: &Job, now: Now) -> StateChange {
     StateChange {
         id: job.id,
         place: match job.place {
-            Place::Idle => KeptPlace::Idle,
+            // Whoever comes back to it may queue it: its client was told nothing yet.
+            Place::Waiting if job.enters_at == Mono::NEVER => KeptPlace::Queued,
+            Place::Idle | Place::Waiting => KeptPlace::Idle,
             Place::Queued | Place::Reserved => KeptPlace::Queued,
             Place::Leased => KeptPlace::Leased,
             Place::Held => KeptPlace::Held,
@@ -135,10 +186,10 @@ pub(super) fn change(job: &Job, now: Now) -> StateChange {
     }
 }
 
-pub(super) fn queue_image(queue: &Queue) -> QueueImage {
+pub(super) fn queue_image(name: &Blob, pause: PauseState) -> QueueImage {
     QueueImage {
-        name: queue.name.clone(),
-        pause: queue.pause,
+        name: name.clone(),
+        pause,
         version: 0,
     }
 }

@@ -1,12 +1,13 @@
 //! A node and its disk in virtual time: one thing happens at a time, chance picks among what may happen at an instant.
 
 use shard::clock::Now;
+use shard::id::NodeId;
 use shard::log::{Action, DiskTask, Done, LogBoot, StartPlan, SwitchStep};
 use shard::settings::Settings;
 use shard::slot::ShardNo;
 
-use crate::disk::{Begun, Disk, Plant};
-use crate::support::{Blind, Chance, Node, Start};
+use super::disk::{Begun, Disk, Plant};
+use super::{Blind, Chance, Node, Start, traces};
 
 /// Steps between two looks at the whole state: one costs as much as many steps.
 const CHECK_EVERY: u64 = 16;
@@ -17,6 +18,7 @@ const MOST_AT_ONCE: u64 = 20_000;
 /// What a start of the node is made of.
 #[derive(Clone)]
 pub struct Birth {
+    pub node: NodeId,
     pub shards: u16,
     pub settings: Settings,
     pub now: Now,
@@ -43,7 +45,7 @@ pub enum End {
 }
 
 /// A node at work.
-pub struct World {
+pub struct Machine {
     pub node: Node<Blind>,
     pub disk: Disk,
     pub plan: StartPlan,
@@ -59,20 +61,31 @@ pub struct World {
     pub is_on: bool,
     /// What the disk was last asked for.
     pub last_task: &'static str,
+    /// How much the wall clock that the node sees is slow.
+    slow_us: u64,
 }
 
-impl World {
+/// The wall clock that is slow while the log is read.
+const SLOW_WALL_CLOCK_US: u64 = 20_000_000;
+
+impl Machine {
     /// Starts a node on a disk; or why the server does not.
     pub fn start(mut disk: Disk, birth: &Birth, moment: u64) -> Result<Self, String> {
         let mut chance = Chance::new(birth.seed);
         let boot_id = [birth.boot_id; 16];
         let log: LogBoot = disk.boot(birth.settings.appendonly, birth.shards, boot_id)?;
         let plan = log.plan;
+        let slow = disk.plant == Plant::WallClock && plan != StartPlan::Nothing;
+        let slow_us = if slow { SLOW_WALL_CLOCK_US } else { 0 };
         let start = Start {
+            node: birth.node,
             shards: birth.shards,
             seed: birth.seed,
             settings: &birth.settings,
-            now: birth.now,
+            now: Now {
+                wall_us: birth.now.wall_us - slow_us,
+                ..birth.now
+            },
             log,
         };
         let mut node = Node::start(start, Blind);
@@ -83,7 +96,7 @@ impl World {
             }
         }
         let delay_us = *chance.pick(&[(0, 0), (50, 500), (100, 20_000), (5_000, 60_000)]);
-        let mut world = Self {
+        let mut machine = Self {
             node,
             disk,
             plan,
@@ -96,9 +109,10 @@ impl World {
             at_once: 0,
             is_on: false,
             last_task: "",
+            slow_us,
         };
-        world.begin_tasks();
-        Ok(world)
+        machine.begin_tasks();
+        Ok(machine)
     }
 
     pub fn now_us(&self) -> u64 {
@@ -106,7 +120,7 @@ impl World {
     }
 
     pub fn wall_us(&self) -> u64 {
-        self.node.now.wall_us
+        self.node.now.wall_us + self.slow_us
     }
 
     /// Whether clients are served.
@@ -124,7 +138,6 @@ impl World {
         if self.has_ended() {
             return false;
         }
-        self.moment += 1;
         self.at_once += 1;
         assert!(
             self.at_once < MOST_AT_ONCE,
@@ -137,9 +150,7 @@ impl World {
         );
         if !self.happen() {
             self.at_once = 0;
-            let in_flight = self.in_flight.iter().map(|task| task.due_us);
-            let next = in_flight.chain(self.node.next_event_us()).min();
-            let Some(next) = next.filter(|&next| next <= end_us) else {
+            let Some(next) = self.next_us().filter(|&next| next <= end_us) else {
                 let left = end_us.saturating_sub(self.now_us());
                 self.node.leap(left);
                 return false;
@@ -150,7 +161,15 @@ impl World {
         true
     }
 
-    fn happen(&mut self) -> bool {
+    /// When something happens next by itself, unless something is left to happen at this instant.
+    pub fn next_us(&self) -> Option<u64> {
+        let in_flight = self.in_flight.iter().map(|task| task.due_us);
+        in_flight.chain(self.node.next_event_us()).min()
+    }
+
+    /// Something of what may happen at this instant happens; whether there was anything.
+    pub fn happen(&mut self) -> bool {
+        self.moment += 1;
         let arrived = self.node.arrived();
         let due: Vec<usize> = (0..self.in_flight.len())
             .filter(|&at| self.in_flight[at].due_us <= self.node.now.mono_us)
@@ -222,7 +241,7 @@ impl World {
             ..
         } = self.in_flight.remove(at);
         let result = self.disk.end(&mut self.chance, self.moment, &task, begun);
-        if crate::traces() {
+        if traces() {
             let text = format!("{task:?}");
             eprintln!(
                 "{} shard {shard} #{id} {} -> {}",
@@ -255,10 +274,13 @@ impl World {
                 _ => {}
             }
         }
-        if crate::traces() {
+        if traces() {
             for line in &self.node.log[self.seen_log..] {
                 eprintln!("{} log: {line}", self.moment);
             }
+        }
+        if self.is_on {
+            self.node.now.wall_us += std::mem::take(&mut self.slow_us);
         }
         self.seen_log = self.node.log.len();
         self.begin_tasks();
@@ -291,7 +313,7 @@ impl World {
         }
     }
 
-    /// What the disk holds when it ends now. The disk of this world stays as it is.
+    /// What the disk holds when it ends now. The disk of this machine stays as it is.
     pub fn ends_now(&self, end: End, chance: &mut Chance) -> Disk {
         let mut disk = self.disk.clone();
         disk.faults = Default::default();

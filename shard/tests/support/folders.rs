@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::support::Chance;
+use super::Chance;
 
 /// The data folder itself.
 pub const ROOT: &str = ".";

@@ -1,0 +1,329 @@
+//! Acknowledged jobs, until every holder knows.
+//!
+//! ```text
+//! ACKJOB, job with other holders --> Ack: SetAck to all of them --- all have answered ---> Delete to all, gone
+//! SetAck, job held here -----------> Ack: GotAck to the member that collects --- Delete ---> gone
+//! ```
+//!
+//! The lowest-ranked holder that can be reached collects. A node that sent SetAck or GotAck knows; so does one that has lost what it held
+//! (its store epoch is another), or never held it (`known: false`). What is not answered is said again, with backoff, until
+//! the job's life is over. An ID that no holder has said is unknown everywhere: its *dummy* goes when all nodes have said so.
+
+use super::share::{self, Member, Others};
+use crate::bus::message::Members;
+use crate::bus::{BusMessage, PeerNo, PeerState};
+use crate::clock::{Mono, Now};
+use crate::home::Home;
+use crate::id::JobId;
+use crate::limits::{ACK_AGAIN_MAX_MS, ACK_AGAIN_MS};
+use crate::structures::NONE;
+use crate::structures::timers::TimerKey;
+
+/// What an acknowledged job costs: its record, its timer (24) and its place in the map (16).
+pub const ACK_BYTES: u64 = size_of::<Ack>() as u64 + 24 + 16;
+/// Marks the owner of a cluster timer as the key of an acknowledged job; the others are keys of shares.
+pub const ACK_TIMER: u32 = crate::structures::slab::KEY_LIMIT;
+
+/// An acknowledged job.
+#[derive(Debug)]
+pub struct Ack {
+    /// The job.
+    pub id: JobId,
+    /// Who else has it, or was asked to, and who has answered.
+    pub others: Others,
+    /// End of the job's life: nothing is to be told after it.
+    pub expires_at: Mono,
+    /// When those that have not answered are told again.
+    pub again_at: Mono,
+    /// How often that was done.
+    pub tries: u8,
+    /// Nobody here ever held it: all nodes are asked.
+    pub dummy: bool,
+    /// Its timer.
+    pub timer: Option<TimerKey>,
+}
+
+impl Home {
+    /// The acknowledged job of this ID.
+    pub(in crate::home) fn find_ack(&self, id: &JobId) -> Option<u32> {
+        let map = &self.stock.slots[usize::from(id.slot().number() / self.options.shards)].acks;
+        map.find(id.scan_hash(), |key| self.stock.acks[key].id == *id)
+    }
+
+    /// A job with other holders is acknowledged: it becomes an [`Ack`].
+    pub(in crate::home) fn acknowledge_shared(&mut self, now: Mono, key: u32, from: Option<PeerNo>) -> u32 {
+        let job = &self.stock.jobs[key];
+        let (id, expires_at, share) = (job.id, job.expires_at, job.share);
+        self.end_adding(key, share, Ok(()));
+        let mut others = std::mem::take(&mut self.stock.shares[share].others);
+        for member in &mut others {
+            member.heard = Some(member.peer) == from;
+        }
+        self.journal
+            .acknowledged(id, || share::recorded(&others, &self.peers));
+        self.remove(key);
+        self.insert_ack(now, id, others, expires_at, false)
+    }
+
+    pub(super) fn insert_ack(
+        &mut self,
+        now: Mono,
+        id: JobId,
+        others: Others,
+        expires_at: Mono,
+        dummy: bool,
+    ) -> u32 {
+        self.charge(ACK_BYTES);
+        let again_at = now.after_ms(ACK_AGAIN_MS);
+        let key = self.stock.acks.insert(Ack {
+            id,
+            others,
+            expires_at,
+            again_at,
+            tries: 0,
+            dummy,
+            timer: None,
+        });
+        let timer = self
+            .stock
+            .cluster_timers
+            .insert(again_at.min(expires_at).0, key | ACK_TIMER);
+        self.stock.acks[key].timer = Some(timer);
+        let map = usize::from(id.slot().number() / self.options.shards);
+        self.stock.slots[map].acks.insert(id.scan_hash(), key);
+        key
+    }
+
+    /// Nothing more is to be told of an acknowledged job.
+    fn remove_ack(&mut self, key: u32) {
+        let ack = self.stock.acks.remove(key);
+        let map = usize::from(ack.id.slot().number() / self.options.shards);
+        self.stock.slots[map].acks.remove(ack.id.scan_hash(), key);
+        if let Some(timer) = ack.timer {
+            self.stock.cluster_timers.cancel(timer);
+        }
+        self.release(ACK_BYTES);
+    }
+
+    /// Delete came for an ID: when it was acknowledged here, it is forgotten.
+    pub(super) fn forget_ack(&mut self, id: &JobId) {
+        if let Some(key) = self.find_ack(id) {
+            self.journal.gone(*id);
+            self.remove_ack(key);
+        }
+    }
+
+    /// ACKJOB of a job with other holders: they are told.
+    pub(in crate::home) fn tell_ack(&mut self, key: u32) {
+        let Ack { id, others, .. } = &self.stock.acks[key];
+        let (id, members) = (*id, share::members(others, &self.peers, true));
+        let to: Vec<PeerNo> = others
+            .iter()
+            .filter(|member| !member.heard)
+            .map(|member| member.peer)
+            .collect();
+        for peer in to {
+            let members = members.clone();
+            self.say(peer, BusMessage::SetAck { id, members });
+        }
+    }
+
+    /// A node asks about, or tells of, a job that is acknowledged here: it is told so. Whether it is.
+    pub(super) fn tell_if_acked(&mut self, peer: PeerNo, id: &JobId) -> bool {
+        let Some(key) = self.find_ack(id) else {
+            return false;
+        };
+        let epoch = self.peers.peer(peer).epoch;
+        let others = &mut self.stock.acks[key].others;
+        share::note(others, peer, epoch, true);
+        let members = share::members(others, &self.peers, true);
+        self.say(peer, BusMessage::SetAck { id: *id, members });
+        true
+    }
+
+    /// SetAck: the job is acknowledged.
+    pub(super) fn on_set_ack(&mut self, now: Now, from: PeerNo, epoch: u64, id: JobId, members: &Members) {
+        let (key, is_new) = match (self.find_ack(&id), self.find_job(now.mono(), &id)) {
+            (Some(key), _) => (key, false),
+            (None, Some(job)) => {
+                let share = self.share_of(now.mono(), job);
+                share::note(
+                    &mut self.stock.shares[share].others,
+                    from,
+                    epoch,
+                    !members.confirmed.is_empty(),
+                );
+                self.counters.acknowledged_elsewhere += 1;
+                (self.acknowledge_shared(now.mono(), job, Some(from)), true)
+            }
+            (None, None) => {
+                let members = Members::default();
+                return self.say(
+                    from,
+                    BusMessage::GotAck {
+                        id,
+                        known: false,
+                        members,
+                    },
+                );
+            }
+        };
+        let ack = &mut self.stock.acks[key];
+        share::note_all(&mut ack.others, &self.peers, members);
+        // It is charge enough of the other's: a dummy knows nobody.
+        ack.dummy = false;
+        self.heard(key, from);
+        if self.try_to_collect(key) {
+            return;
+        }
+        let ack = &self.stock.acks[key];
+        let collector = self.collector(&ack.others, &id);
+        let members = share::members(&ack.others, &self.peers, true);
+        match collector {
+            None if is_new => self.tell_ack(key),
+            None => {}
+            Some(collector) => {
+                // Who tells it again has not heard from the one that collects.
+                if !is_new && collector != from {
+                    let members = members.clone();
+                    self.say(
+                        from,
+                        BusMessage::GotAck {
+                            id,
+                            known: true,
+                            members,
+                        },
+                    );
+                }
+                self.say(
+                    collector,
+                    BusMessage::GotAck {
+                        id,
+                        known: true,
+                        members,
+                    },
+                );
+            }
+        }
+    }
+
+    /// GotAck: a node has marked the job, or never heard of it.
+    pub(super) fn on_got_ack(
+        &mut self,
+        now: Now,
+        from: PeerNo,
+        epoch: u64,
+        id: JobId,
+        known: bool,
+        members: &Members,
+    ) {
+        let Some(key) = self.find_ack(&id) else {
+            if known && self.find_job(now.mono(), &id).is_some() {
+                self.on_set_ack(now, from, epoch, id, members);
+            }
+            return;
+        };
+        let ack = &mut self.stock.acks[key];
+        if ack.dummy && known {
+            // That node is in charge now.
+            return self.remove_ack(key);
+        }
+        share::note_all(&mut ack.others, &self.peers, members);
+        self.heard(key, from);
+        self.try_to_collect(key);
+    }
+
+    fn heard(&mut self, key: u32, from: PeerNo) {
+        let others = &mut self.stock.acks[key].others;
+        if let Some(member) = others.iter_mut().find(|member| member.peer == from) {
+            member.heard = true;
+        }
+    }
+
+    /// The member that collects, when that is another node: the lowest-ranked that can be reached.
+    fn collector(&self, others: &Others, id: &JobId) -> Option<PeerNo> {
+        let mine = share::rank(&self.peers.node, id);
+        let rank = |peer: PeerNo| share::rank(&self.peers.peer(peer).id, id);
+        let live = others
+            .iter()
+            .map(|member| member.peer)
+            .filter(|&peer| self.peers.is_reachable(peer));
+        live.min_by_key(|&peer| rank(peer))
+            .filter(|&peer| rank(peer) < mine)
+    }
+
+    /// Whether nothing is to be waited for from this member: it has answered, is no node of the cluster any more, or has lost its jobs.
+    fn is_settled(&self, member: &Member) -> bool {
+        let peer = self.peers.peer(member.peer);
+        member.heard || peer.state == PeerState::Gone || peer.epoch > member.epoch
+    }
+
+    /// Ends an acknowledged job when all know of it, and it is for this node to say so.
+    fn try_to_collect(&mut self, key: u32) -> bool {
+        let ack = &self.stock.acks[key];
+        let all_know = ack.others.iter().all(|member| self.is_settled(member));
+        if !all_know || (!ack.dummy && self.collector(&ack.others, &ack.id).is_some()) {
+            return false;
+        }
+        let id = ack.id;
+        if !ack.dummy {
+            self.counters.collected += 1;
+            for member in &ack.others {
+                self.peers.send(member.peer, BusMessage::Delete { ids: vec![id] });
+            }
+        }
+        self.journal.gone(id);
+        self.remove_ack(key);
+        true
+    }
+
+    /// The timer of an acknowledged job.
+    pub(super) fn ack_timer(&mut self, now: Mono, key: u32) {
+        let ack = &mut self.stock.acks[key];
+        ack.timer = None;
+        if ack.expires_at <= now {
+            self.journal.gone(ack.id);
+            return self.remove_ack(key);
+        }
+        if ack.again_at <= now {
+            ack.tries = ack.tries.saturating_add(1);
+            let wait_ms = (ACK_AGAIN_MS << ack.tries.min(16)).min(ACK_AGAIN_MAX_MS);
+            ack.again_at = now.after_ms(wait_ms);
+            if self.try_to_collect(key) {
+                return;
+            }
+            self.tell_ack(key);
+        }
+        let ack = &self.stock.acks[key];
+        let due = ack.again_at.min(ack.expires_at);
+        let timer = self.stock.cluster_timers.insert(due.0, key | ACK_TIMER);
+        self.stock.acks[key].timer = Some(timer);
+    }
+
+    /// A step through the acknowledged jobs after a node came back: what it is to be told is told now, not at the end of a long backoff.
+    pub(super) fn step_acks(&mut self, now: Mono) {
+        let Some(from) = self.ack_sweep else { return };
+        let step = crate::limits::UPKEEP_STEP as u32;
+        let found: Vec<u32> = self
+            .stock
+            .acks
+            .iter_from(from, step)
+            .map(|(key, _)| key)
+            .collect();
+        for key in found {
+            let ack = &mut self.stock.acks[key];
+            ack.tries = 0;
+            ack.again_at = now;
+            let timer = ack.timer.expect("an acknowledged job has a timer");
+            self.stock.cluster_timers.reschedule(timer, now.0);
+        }
+        let next = from.saturating_add(step);
+        self.ack_sweep = (next < self.stock.acks.high_water()).then_some(next);
+    }
+
+    /// Whether a job has other holders.
+    pub(in crate::home) fn is_shared(&self, key: u32) -> bool {
+        let share = self.stock.jobs[key].share;
+        share != NONE && !self.stock.shares[share].others.is_empty()
+    }
+}

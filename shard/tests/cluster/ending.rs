@@ -1,0 +1,157 @@
+//! The end of a run: everything is whole again, and everything that was promised comes out and is gone.
+
+use std::collections::BTreeSet;
+
+use shard::id::JobId;
+
+use crate::load::Kind;
+use crate::run::Run;
+use crate::support::{Reply, request};
+
+/// How long a client waits for an answer about a node.
+const PATIENCE_US: u64 = 60_000_000;
+
+/// Between two looks at what is left.
+const LOOK_US: u64 = 2_000_000;
+
+/// After this time whatever was to be handed out at most once, and is still there, is acknowledged: nobody knows where it went.
+const ONCE_US: u64 = 100_000_000;
+
+/// By then nothing is left.
+const MOST_US: u64 = 1_200_000_000;
+
+impl Run {
+    /// What went wrong, seen from the end.
+    pub fn end(&mut self) -> Result<(), String> {
+        self.troubles.end(&mut self.chance, &mut self.world);
+        // What clients still have in mind, and what they wait for.
+        self.pass(5_000_000)?;
+        self.forget_all();
+        while !self.actors.is_empty() {
+            self.leave(self.actors.len() - 1);
+        }
+        let us = self.world.registry.timeout_us + 5_000_000;
+        self.pass(us)?;
+        self.ending = true;
+        for host in 0..self.world.hosts.len() {
+            self.connect_to(host);
+        }
+        let begin_us = self.world.now_us();
+        let mut all_acknowledged = false;
+        loop {
+            let end_us = self.world.now_us() + LOOK_US;
+            while self.world.now_us() < end_us {
+                self.fetch_all()?;
+            }
+            let left = self.jobs_left()?;
+            let now_us = self.world.now_us();
+            if left.iter().sum::<u64>() == 0 {
+                break;
+            }
+            if now_us > begin_us + ONCE_US && !std::mem::replace(&mut all_acknowledged, true) {
+                self.ledger.conclude(now_us)?;
+                self.acknowledge_once()?;
+            }
+            if now_us > begin_us + MOST_US {
+                self.ledger.conclude(now_us)?;
+                return Err(format!("jobs are left: {left:?}, {}", self.show_left()?));
+            }
+        }
+        for host in &self.world.hosts {
+            let machine = host.machine.as_ref().expect("all are up");
+            machine.node.shards.iter().for_each(|shard| shard.check());
+        }
+        // The last replies may wait for a disk.
+        self.pass(LOOK_US)?;
+        for actor in &self.actors {
+            let unanswered = actor
+                .under_way
+                .iter()
+                .find(|open| !matches!(open.kind, Kind::Get(_)));
+            if let Some(open) = unanswered {
+                return Err(format!("node {} never answered {open:?}", actor.host));
+            }
+        }
+        self.ledger.conclude(self.world.now_us())
+    }
+
+    /// Every worker asks for jobs; what comes is acknowledged at once, somewhere.
+    fn fetch_all(&mut self) -> Result<(), String> {
+        let queues: Vec<usize> = (0..self.load.queues.len()).collect();
+        for at in 0..self.world.hosts.len() {
+            if self.actors[at].under_way.is_empty() {
+                let (kind, bytes) = self.load.get_from(queues.clone(), Some(1_000), 20);
+                self.send_on(at, kind, &bytes);
+            }
+        }
+        self.pass(200_000)
+    }
+
+    fn ask(&mut self, host: usize, words: &[&str]) -> Result<Reply, String> {
+        let node = &mut self.world.node(host).node;
+        let client = node.connect();
+        node.send(client, &request(words));
+        self.world.stepped(host, 0);
+        let end_us = self.world.now_us() + PATIENCE_US;
+        loop {
+            if let Some(reply) = self.world.node(host).node.clients[client].next_reply() {
+                self.world.node(host).node.disconnect(client);
+                self.world.touched(host);
+                return Ok(reply);
+            }
+            if !self.world.event(end_us) {
+                return Err(format!("node {host} does not answer {words:?}"));
+            }
+        }
+    }
+
+    /// Jobs that each node has, in whatever state.
+    fn jobs_left(&mut self) -> Result<Vec<u64>, String> {
+        let mut left = Vec::new();
+        for host in 0..self.world.hosts.len() {
+            let Reply::Bulk(text) = self.ask(host, &["INFO", "jobs"])? else {
+                return Err("INFO is a text".to_owned());
+            };
+            let text = String::from_utf8_lossy(&text).into_owned();
+            let count = text
+                .lines()
+                .find_map(|line| line.strip_prefix("registered_jobs:")?.parse().ok());
+            left.push(count.ok_or("INFO counts jobs")?);
+        }
+        Ok(left)
+    }
+
+    fn ids_left(&mut self, host: usize) -> Result<Vec<String>, String> {
+        let found = self.ask(host, &["JSCAN", "0", "BUSYLOOP"])?;
+        let ids = found.elements().get(1).map_or(&[][..], Reply::elements);
+        let text = |id: &Reply| match id {
+            Reply::Simple(text) => Ok(text.clone()),
+            Reply::Bulk(text) => Ok(String::from_utf8_lossy(text).into_owned()),
+            other => Err(format!("no ID: {other}")),
+        };
+        ids.iter().map(text).collect()
+    }
+
+    fn acknowledge_once(&mut self) -> Result<(), String> {
+        for host in 0..self.world.hosts.len() {
+            let ids = self.ids_left(host)?;
+            let once = |id: &String| JobId::parse(id.as_bytes()).is_some_and(|id| !id.at_least_once());
+            for id in ids.into_iter().filter(once) {
+                self.ask(host, &["ACKJOB", &id])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The first few jobs that are left, as their nodes show them.
+    fn show_left(&mut self) -> Result<String, String> {
+        let mut shown = BTreeSet::new();
+        for host in 0..self.world.hosts.len() {
+            for id in self.ids_left(host)?.into_iter().take(2) {
+                let reply = self.ask(host, &["SHOW", &id])?;
+                shown.insert(format!("node {host}: {reply}"));
+            }
+        }
+        Ok(shown.into_iter().collect::<Vec<_>>().join("; "))
+    }
+}
