@@ -249,6 +249,17 @@ impl Home {
         self.evicts = evicts;
     }
 
+    /// The settings `min-replicate`, and `rejoin-wait` in milliseconds.
+    pub fn set_cluster_terms(&mut self, min_replicate: u64, rejoin_wait_ms: u64) {
+        self.min_replicate = u16::try_from(min_replicate).unwrap_or(u16::MAX);
+        self.rejoin_wait_ms = rejoin_wait_ms;
+    }
+
+    /// The node has another ID from now on.
+    pub fn set_node(&mut self, node: NodeId) {
+        self.options.node = node;
+    }
+
     /// What there is at present.
     pub fn gauges(&self) -> Gauges {
         Gauges {
