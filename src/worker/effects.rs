@@ -56,9 +56,8 @@ impl Worker {
             Effect::Log { level, text } => telemetry::log(level, &text),
             Effect::StopListening => self.net.stop_listening(),
             Effect::Stopped => self.ends_at_us = Some(now.mono_us + STOP_FLUSH_US),
-            Effect::Identity { .. } | Effect::Dial(_) | Effect::HangUp { .. } | Effect::SaveNodes { .. } => {
-                unreachable!("no node is known before the bus is there")
-            }
+            Effect::SaveNodes { text } => self.save_nodes(text),
+            Effect::Identity { .. } | Effect::Dial(_) | Effect::HangUp { .. } => {}
             Effect::Disk { id, task } => self.perform_task(id, task),
             Effect::Die { why } => telemetry::die(&why),
             Effect::Crash => std::process::abort(),
@@ -110,6 +109,18 @@ impl Worker {
                 CommandError::other(format!("Rewriting config file: {error}"))
             });
             posts.post(Post::Told(ticket, Told::Rewritten(told)));
+        })
+        .detach();
+    }
+
+    /// Replaces `nodes.conf` beside all else.
+    fn save_nodes(&self, text: String) {
+        let (file, posts) = (self.nodes_file.clone(), self.posts.clone());
+        glommio::spawn_local(async move {
+            let saved = glommio::executor()
+                .spawn_blocking(move || file.replace(&text))
+                .await;
+            posts.post(Post::NodesSaved(saved));
         })
         .detach();
     }

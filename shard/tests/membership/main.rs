@@ -209,7 +209,10 @@ fn meet_is_answered_at_once_and_its_failure_told() {
     assert_eq!(lines(&world.text(0, "CLUSTER NODES")), 1);
     assert!(world.text(0, "CLUSTER INFO").contains("cluster_meets_failed:2"));
     let log = world.nodes[0].log.join("\n");
-    assert!(log.contains("10.0.0.9:17711 came to nothing: nobody answers"), "{log}");
+    assert!(
+        log.contains("10.0.0.9:17711 came to nothing: nobody answers"),
+        "{log}"
+    );
     assert!(log.contains("that is this node itself"), "{log}");
     assert_eq!(world.ask(0, "CLUSTER SAVECONFIG"), "+OK\r\n");
 }
