@@ -116,6 +116,8 @@ pub fn run(config: Config) -> Result<(), BootError> {
     let lock = FolderLock::new(Path::new(DATA_FOLDER));
     let booted = log::boot(&lock, settings.appendonly, shards);
     let booted = booted.inspect_err(|_| remove_files(unix_socket.as_deref(), None))?;
+    let opened = NodesFile::open(&settings.cluster_config_file);
+    let (nodes_file, nodes) = opened.inspect_err(|_| remove_files(unix_socket.as_deref(), None))?;
     let pidfile = write_pidfile(&settings)?;
 
     let node = Node {
