@@ -17,6 +17,7 @@ mod plant;
 mod registry;
 mod run;
 mod troubles;
+mod wire;
 mod world;
 
 use std::collections::BTreeMap;
