@@ -105,6 +105,21 @@ pub const BUS_ITEMS: usize = 4096;
 /// Bytes of the text of an error that another node answered.
 pub const BUS_ERROR_BYTES: usize = 1024;
 
+/// Jobs of a queue that a node says it can take at a time.
+pub const CREDIT: u32 = 4096;
+/// A queue asks ahead for its imports of the last second by this.
+pub const STREAM_SHARE: u32 = 16;
+/// Queues that other nodes may name as those they have consumers for.
+pub const INTERESTS: usize = 1 << 20;
+/// Queues with consumers that other nodes are told of again at a time,
+pub const INTERESTS_AGAIN: usize = 64;
+/// and how often that is done, milliseconds: the cost of idle consumers does not grow with their number.
+pub const INTERESTS_AGAIN_MS: u64 = 1_000;
+/// An imported job that nobody took goes to another node after this long, milliseconds.
+pub const EXPORT_AGAIN_MS: u64 = 1_000;
+/// Jobs that a queue exports in one step.
+pub const EXPORT_STEP: usize = 256;
+
 /// Longest time that a client may ask for (TTL, RETRY, DELAY): 100 years. 32 bits of seconds hold it.
 pub const MAX_SECONDS: u64 = 100 * 365 * 24 * 3600;
 /// Longest timeout of a blocking command, in milliseconds; longer ones are cut to it.
@@ -113,9 +128,31 @@ pub const MAX_TIMEOUT_MS: u64 = MAX_SECONDS * 1000;
 /// A queue without jobs, waiters and pause state is collected after this long, by memory level (reference, 3.6).
 pub const IDLE_QUEUE_MS: [u64; 3] = [300_000, 10_000, 2_000];
 
+/// Nodes of a cluster: every shard has a link to each; as many as a record can name holders.
+pub const CLUSTER_NODES: usize = 1024;
+/// Nodes that a node has known since it started, those that are gone included: their numbers have 16 bits.
+pub const PEERS_EVER: usize = 60_000;
+/// Nodes whose bans are remembered, also lifted ones.
+pub const CLUSTER_BANS: usize = 4096;
+/// CLUSTER MEETs, or RESETs and the like that wait for the disk, at a time.
+pub const CLUSTER_WAITING: usize = 128;
+/// Bytes of a packet of membership: small, so that it is never long on its way.
+pub const PACKET_BYTES: usize = 16 << 10;
+/// Other nodes that one packet tells of, in turns.
+pub const PACKET_NODES: usize = 32;
+/// Bans that one packet tells of, in turns.
+pub const PACKET_BANS: usize = 64;
+/// Bytes of an address or host name (DNS: 255).
+pub const HOST_BYTES: usize = 255;
+
 const _: () = {
     assert!(MAX_SECONDS <= u32::MAX as u64, "seconds are kept in 32 bits");
     assert!(OFFER_STEP <= TAKE_STEP);
+    assert!(
+        (PACKET_NODES + 1) * (HOST_BYTES + 128) + PACKET_BANS * 48 < PACKET_BYTES,
+        "the longest packet is not too long"
+    );
+    assert!(CLUSTER_NODES < PEERS_EVER && PEERS_EVER < 1 << 16);
     assert!(100 / CLIENTS_SHARE <= ONE_CLIENT_PERCENT && ONE_CLIENT_PERCENT < 100);
     assert!(MAX_BULK_BYTES < MAX_REQUEST_BYTES);
     assert!(OUTPUT_HIGH_BYTES <= REPLY_BYTES);

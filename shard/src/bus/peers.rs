@@ -98,6 +98,7 @@ pub struct Peers {
     pub leaving: bool,
     known: Vec<Known>,
     reachable: u16,
+    any: bool,
 }
 
 impl Peers {
@@ -111,12 +112,13 @@ impl Peers {
             leaving: false,
             known: Vec::new(),
             reachable: 0,
+            any: false,
         }
     }
 
     /// Whether any other node is known that is not gone.
     pub fn any(&self) -> bool {
-        self.known.iter().any(|known| known.peer.state != PeerState::Gone)
+        self.any
     }
 
     /// What shard 0 published. Links stay as they are.
@@ -172,6 +174,7 @@ impl Peers {
     }
 
     fn count(&mut self) {
+        self.any = self.known.iter().any(|known| known.peer.state != PeerState::Gone);
         self.reachable = self.reachable().filter(|peer| !peer.leaving).count() as u16;
     }
 

@@ -63,15 +63,19 @@ fn parse(args: &Args<'_>) -> Result<Pause, CommandError> {
 
 /// Replaces the state.
 pub(crate) fn apply(home: &mut Home, now: Mono, pause: Pause) -> Answer {
-    let key = match (home.find_queue(&pause.queue), pause.state) {
-        (Some(key), _) => key,
-        (None, Some(state)) if state.any() => home.find_or_create_queue(now, &pause.queue),
-        (None, _) => return Answer::Pause(PauseState::default()),
-    };
-    if let Some(state) = pause.state {
-        home.set_pause(now, key, state);
+    match (home.find_queue(&pause.queue), pause.state) {
+        (Some(key), None) => Answer::Pause(home.queue(key).pause),
+        (None, None) => Answer::Pause(PauseState::default()),
+        (None, Some(state)) if !state.any() => {
+            home.stays_open(&pause.queue);
+            Answer::Pause(state)
+        }
+        (_, Some(state)) => {
+            let key = home.find_or_create_queue(now, &pause.queue);
+            home.set_pause(now, key, state);
+            Answer::Pause(state)
+        }
     }
-    Answer::Pause(home.queue(key).pause)
 }
 
 #[cfg(test)]

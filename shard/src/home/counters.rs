@@ -43,6 +43,10 @@ pub struct Counters {
     pub copies_refused: u64,
     /// ADDJOBs that ended without enough copies.
     pub copies_failed: u64,
+    /// Jobs sent to consumers at other nodes.
+    pub exported: u64,
+    /// Jobs that came from other nodes for consumers here.
+    pub imported: u64,
     /// Jobs for which repair asked other nodes, since holders were lost.
     pub repaired: u64,
     /// Jobs acknowledged at another node.

@@ -22,11 +22,12 @@ mod images;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::Home;
 use super::job::Job;
-use super::{Home, Queue};
 use crate::bus::{BusMessage, PeerNo};
 use crate::clock::{Mono, Now};
 use crate::commands::addjob::AddJob;
+use crate::commands::view::PauseState;
 use crate::commands::{IdVerb, Request};
 use crate::error::CommandError;
 use crate::id::JobId;
@@ -241,13 +242,13 @@ impl Journal {
 
     /// A job is handed out: its record has its new state.
     #[inline]
-    pub fn handed_out(&mut self, job: &Job) {
+    pub fn handed_out(&mut self, job: &Job, key: u32) {
         if self.is_on() {
-            self.log_handed_out(job);
+            self.log_handed_out(job, key);
         }
     }
 
-    fn log_handed_out(&mut self, job: &Job) {
+    fn log_handed_out(&mut self, job: &Job, key: u32) {
         let log = self.log.as_mut().expect("looked at by the caller");
         let appended = log.append(&Entry::State(change(job, self.now)));
         if job.at_most_once() {
@@ -260,6 +261,7 @@ impl Journal {
             self.must(Need { durable, ..need });
         }
         self.needs_added(job.ctime);
+        self.needs_copy(key);
     }
 
     /// A handing out was undone.
@@ -293,9 +295,9 @@ impl Journal {
         }
     }
 
-    pub fn paused(&mut self, queue: &Queue) {
+    pub fn paused(&mut self, queue: &Blob, state: PauseState) {
         if self.log.is_some()
-            && let Some(position) = self.append(&Entry::Queue(queue_image(queue)))
+            && let Some(position) = self.append(&Entry::Queue(queue_image(queue, state)))
         {
             self.must_be_safe(position);
         }

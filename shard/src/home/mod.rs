@@ -58,6 +58,7 @@ use crate::slot::{ShardNo, Slot};
 use crate::structures::slab::Slab;
 use admission::Short;
 use chance::Chance;
+use cluster::federation::Federation;
 use cluster::repair::Repair;
 use journal::Journal;
 use lines::Lines;
@@ -117,6 +118,7 @@ pub struct Home {
     /// The same for jobs that were queued again here.
     queued_sweep: Option<u32>,
     repair: Repair,
+    federation: Federation,
     /// Copies, this node's included, below which no ADDJOB is content (`min-replicate`).
     pub(crate) min_replicate: u16,
     /// How long a peer that lost its memory may take to say what it still has (`rejoin-wait`), milliseconds.
@@ -154,6 +156,7 @@ impl Home {
             ack_sweep: None,
             queued_sweep: None,
             repair: Repair::default(),
+            federation: Federation::default(),
             min_replicate: 1,
             rejoin_wait_ms: 5_000,
             ends: Vec::new(),
@@ -267,6 +270,7 @@ impl Home {
         }
         self.ack_sweep = None;
         self.queued_sweep = None;
+        self.flush_federation();
         let seed = self.chance.seed();
         let old = std::mem::replace(&mut self.stock, Stock::new(self.options.shards, seed, now.mono()));
         self.memory.release(old.bytes);

@@ -21,6 +21,8 @@ pub enum Entry {
     New,
     /// It is new, and had to wait for copies: the log has it already.
     Copied,
+    /// It came from another node, or went there in vain: the log is told by others.
+    Imported,
     /// Its delay or lease ended, or it was held back.
     Plain,
     /// ENQUEUE.
@@ -67,7 +69,7 @@ impl Home {
             Entry::Plain | Entry::Asked if job.entered_before => {
                 job.additional_deliveries = job.additional_deliveries.saturating_add(1);
             }
-            Entry::New | Entry::Copied | Entry::Plain | Entry::Asked | Entry::Undone => {}
+            Entry::New | Entry::Copied | Entry::Imported | Entry::Plain | Entry::Asked | Entry::Undone => {}
         }
         if entry != Entry::Undone {
             queue.jobs_in += 1;
@@ -81,7 +83,7 @@ impl Home {
         self.stock.queued += 1;
         match entry {
             Entry::New => self.log_added(key),
-            Entry::Plain | Entry::Copied => {}
+            Entry::Plain | Entry::Copied | Entry::Imported => {}
             Entry::Asked | Entry::Nack => self.journal.changed(&self.stock.jobs[key]),
             Entry::Undone => self.journal.brought_back(&self.stock.jobs[key]),
         }
@@ -90,6 +92,8 @@ impl Home {
         }
         if self.stock.queues[queue_key].can_serve() {
             self.serve_next(now, queue_key);
+        } else {
+            self.may_export(queue_key);
         }
     }
 
@@ -137,7 +141,7 @@ impl Home {
             job.enters_at = now.after_ms(job.retry_ms());
             self.arm(key);
         }
-        self.journal.handed_out(&self.stock.jobs[key]);
+        self.journal.handed_out(&self.stock.jobs[key], key);
         if self.stock.jobs[key].share != NONE {
             self.shared_handed_out(now, key);
         }
@@ -221,6 +225,8 @@ impl Home {
         self.stock.queued += 1;
         if self.stock.queues[queue].can_serve() {
             self.serve_next(now, queue);
+        } else {
+            self.may_export(queue);
         }
         self.settle(queue);
     }

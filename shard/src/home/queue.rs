@@ -45,6 +45,20 @@ pub struct Queue {
     pub members: u32,
     /// ADDJOBs that wait for copies: MAXLEN counts them.
     pub adding: u32,
+    /// Jobs that other nodes were told can be taken here.
+    pub advertised: u32,
+    /// Of those, jobs that came since.
+    pub imported: u32,
+    /// Imports of the last second, about: what a busy queue asks for ahead.
+    pub streamed: u32,
+    /// When `streamed` was halved last.
+    pub streamed_at: Mono,
+    /// Other nodes have consumers for it.
+    pub wanted: bool,
+    /// `Federation` names it: its waiters changed, or jobs may go.
+    pub tell_marked: bool,
+    /// The same for exports.
+    pub export_marked: bool,
     /// Which ways are closed.
     pub pause: PauseState,
     /// `Home::busy` names it: held jobs enter, or waiters are served, in steps.
@@ -75,6 +89,16 @@ impl Queue {
     /// Whether a waiter is to be served.
     pub fn can_serve(&self) -> bool {
         !self.pause.output && !self.jobs.is_empty() && !self.waiters.is_empty()
+    }
+
+    /// Counts an import.
+    pub fn stream(&mut self, now: Mono) {
+        let seconds = now.since_ms(self.streamed_at) / 1000;
+        if seconds > 0 {
+            self.streamed >>= seconds.min(31);
+            self.streamed_at = now;
+        }
+        self.streamed = self.streamed.saturating_add(1);
     }
 
     /// What it costs in memory.

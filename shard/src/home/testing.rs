@@ -10,6 +10,7 @@ use crate::commands::addjob::AddJob;
 use crate::commands::pause::Pause;
 use crate::commands::view::{JobState, JobView, PauseState, QueueView};
 use crate::commands::{IdVerb, Request};
+use crate::error::CommandError;
 use crate::id::{JobId, NodeId};
 use crate::memory::Memory;
 use crate::message::{Answer, Delivered, Handed, Manner, Offered, Patience, SessionId, Take, Ticket};
@@ -22,6 +23,8 @@ pub struct Scene {
     requests: u32,
     /// Ends that were not asked for yet.
     ends: BTreeMap<Ticket, Vec<Answer>>,
+    /// How changes of the node ended, by their number.
+    changes: BTreeMap<u64, Result<(), CommandError>>,
 }
 
 impl Scene {
@@ -59,6 +62,7 @@ impl Scene {
             now,
             requests: 0,
             ends: BTreeMap::new(),
+            changes: BTreeMap::new(),
         }
     }
 
@@ -105,7 +109,10 @@ impl Scene {
             match end {
                 Held::Answer(ticket, answer) => self.ends.entry(ticket).or_default().push(answer),
                 Held::Bus(to, message) => self.home.peers.send(to, message),
-                Held::Change(..) => panic!("no change of the node was asked for"),
+                Held::Change(number, result) => {
+                    let twice = self.changes.insert(number, result);
+                    assert!(twice.is_none(), "change {number} ends twice");
+                }
             }
         }
     }
@@ -133,6 +140,12 @@ impl Scene {
         let answer = self.home.request(self.now, ticket, request);
         self.check();
         answer
+    }
+
+    /// How a change of the node ended, if it has.
+    pub fn changed(&mut self, number: u64) -> Option<Result<(), CommandError>> {
+        self.check();
+        self.changes.remove(&number)
     }
 
     /// What was said late to a request so far.

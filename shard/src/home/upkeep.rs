@@ -6,6 +6,7 @@ use super::{Home, Place};
 use crate::clock::{Mono, Now};
 use crate::commands::view::PauseState;
 use crate::limits::{IDLE_QUEUE_MS, UPKEEP_STEP};
+use crate::wire::Blob;
 
 /// The walk over all queues that follows a rise of the memory level: where it is, when it is under way.
 #[derive(Debug, Default)]
@@ -45,7 +46,10 @@ impl Home {
         }
         let timers = self.stock.timers.next_wakeup().map(Mono);
         let cluster = self.stock.cluster_timers.next_wakeup().map(Mono);
-        let others = cluster.into_iter().chain(self.repair_deadline());
+        let others = cluster
+            .into_iter()
+            .chain(self.repair_deadline())
+            .chain(self.federation_deadline());
         timers.into_iter().chain(others).chain(self.log_deadline()).min()
     }
 
@@ -122,18 +126,27 @@ impl Home {
     /// PAUSE: the ways of a queue are closed and opened.
     pub(crate) fn set_pause(&mut self, now: Mono, key: u32, state: PauseState) {
         self.stock.queues[key].pause = state;
-        self.journal.paused(&self.stock.queues[key]);
+        self.journal.paused(&self.stock.queues[key].name, state);
         self.opened(now, key);
+    }
+
+    /// PAUSE none of a queue that does not exist. The log may know it as paused, from before a FLUSHALL whose own record is not
+    /// safe, or never will be.
+    pub(crate) fn stays_open(&mut self, name: &Blob) {
+        self.journal.paused(name, PauseState::default());
     }
 
     /// A way of a queue was opened: what waited goes on, a first step at once.
     pub(super) fn opened(&mut self, now: Mono, key: u32) {
         let queue = &self.stock.queues[key];
         let enters = !queue.pause.input && !queue.held.is_empty();
-        if (enters || queue.can_serve()) && !queue.busy {
+        let serves = queue.can_serve();
+        if (enters || serves) && !queue.busy {
             self.make_busy(key);
             self.step_busy(now);
         }
+        self.interest_changed(key);
+        self.may_export(key);
     }
 
     fn step_busy(&mut self, now: Mono) {

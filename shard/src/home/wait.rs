@@ -180,6 +180,7 @@ impl Home {
                     .waiters
                     .push_ordered(seats, seat_lanes, seat);
             }
+            self.tell_seats(key);
         }
         waits
     }
@@ -198,6 +199,18 @@ impl Home {
                     .waiters
                     .remove(seats, seat_lanes, seat);
             }
+        }
+        self.tell_seats(key);
+    }
+
+    /// Who waits for the queues of a waiter has changed: other nodes may want to know.
+    fn tell_seats(&mut self, key: u32) {
+        if !self.peers.any() {
+            return;
+        }
+        for at in 0..self.waiters[key].seats.len() {
+            let seat = self.waiters[key].seats[at];
+            self.interest_changed(self.stock.seats.0[seat].queue);
         }
     }
 

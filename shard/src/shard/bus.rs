@@ -4,13 +4,11 @@ use crate::bus::message::Place;
 use crate::bus::peers::Link;
 use crate::bus::{BusMessage, Dial, LinkEvent, LinkKind, LinkNo, PeerNo, PeerState, Sender, Topology};
 use crate::clock::Now;
+use crate::cluster::MEMBERSHIP_LINKS;
 use crate::input::{Effect, LogLevel};
 use crate::message::Message;
 use crate::shard::Shard;
-use crate::slot::ShardNo;
-
-/// Links for jobs are numbered as their peers are; those of membership from here on.
-pub const MEMBERSHIP_LINKS: u32 = 1 << 16;
+use crate::slot::{ShardNo, Slot};
 
 impl Shard {
     /// Moves what there is for some peer node to `batch`, which is empty before; over which link, or none when there is nothing more.
@@ -105,6 +103,26 @@ impl Shard {
                     if !ids.is_empty() {
                         self.bring(now, to, from, epoch, BusMessage::Delete { ids });
                     }
+                }
+            }
+            BusMessage::Interest { whole, queues } => {
+                let mut of_shard = vec![Vec::new(); usize::from(self.core.shards)];
+                for (queue, credit) in queues {
+                    let home = Slot::of_queue(&queue).home(self.core.shards);
+                    of_shard[usize::from(home)].push((queue, credit));
+                }
+                for (to, queues) in of_shard
+                    .into_iter()
+                    .enumerate()
+                    .filter(|(_, queues)| !queues.is_empty())
+                {
+                    self.bring(
+                        now,
+                        to as ShardNo,
+                        from,
+                        epoch,
+                        BusMessage::Interest { whole, queues },
+                    );
                 }
             }
             _ => self.bus_message(now, from, epoch, message),

@@ -433,7 +433,10 @@ impl Shard {
     pub(super) fn log_turn(&mut self, now: Now) {
         let turn = self.core.home.log_turn(now);
         self.after_log(turn);
-        if matches!(self.store.stage, Stage::Beginning) && self.core.home.log_is_ready() {
+        if matches!(self.store.stage, Stage::Beginning)
+            && !self.store.is_over
+            && self.core.home.log_is_ready()
+        {
             self.store.stage = Stage::Ready;
             self.core.send_node(0, NodeMessage::LogReady);
         }
@@ -478,7 +481,8 @@ impl Shard {
     /// Every session of the node has ended: the log gets its mark, then the shard ends. `save`: not without it.
     pub(super) fn end_store(&mut self, now: Now, save: bool) {
         self.store.is_over = true;
-        if !(save && matches!(self.store.stage, Stage::On)) {
+        // A log that is ready may be the one that CURRENT names when the process has ended.
+        if !(save && matches!(self.store.stage, Stage::Ready | Stage::On)) {
             return self.core.effects.push(Effect::Stopped);
         }
         let stop = self.core.home.stop_log(now);

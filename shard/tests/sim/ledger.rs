@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::facts::{Counters, Fact, SLACK_US, Safe, Seen, State};
 use crate::load::{Kind, Made, Verb};
+use crate::promises::Promises;
 use crate::support::{Reply, number_of};
 
 /// How long a command may go on after its client is gone.
@@ -25,6 +26,8 @@ pub struct Job {
     left_unsynced: bool,
     /// It may have been removed.
     doomed: bool,
+    /// Its lease began anew while a GETJOB was under way: if that was the one that had it, it ends when its client is gone.
+    lease_of_other: bool,
     /// Commands that are not answered.
     open: u32,
     /// Changes with each command and each fact.
@@ -54,6 +57,7 @@ impl Job {
         } else {
             state
         };
+        self.lease_of_other = false;
         self.serial += 1;
         self.last_event = told;
         self.facts.push(Fact {
@@ -124,13 +128,12 @@ pub struct Ledger {
     homes: Vec<u16>,
     /// Facts whose records are on their way: shard, job, fact.
     soft: Vec<(u16, u64, usize)>,
-    /// Since when whatever is told is durable.
-    always_since: Option<u64>,
-    fsync_no: bool,
+    /// What the settings of the log promise.
+    pub promises: Promises,
     /// The disk fails now and then: records may be left out.
     pub faulty: bool,
-    /// Somebody asked for an end of the log, and was not told what became of it.
-    pub off_asked: bool,
+    /// Until when a FLUSHALL may go on whose client is gone.
+    flushes_until_us: u64,
     /// -MISCONF was read so often.
     pub misconf: u64,
     /// Answers of commands that had reached a home.
@@ -149,10 +152,9 @@ impl Ledger {
             homes: vec![0; names.len()],
             names,
             soft: Vec::new(),
-            always_since: None,
-            fsync_no: false,
+            promises: Promises::default(),
             faulty: false,
-            off_asked: false,
+            flushes_until_us: 0,
             misconf: 0,
             told: 0,
         }
@@ -160,10 +162,9 @@ impl Ledger {
 
     /// A node begins to serve.
     pub fn begin_life(&mut self, moment: u64, appendfsync: &str, homes: Vec<u16>) {
-        self.always_since = (appendfsync == "always").then_some(moment);
-        self.fsync_no = appendfsync == "no";
+        self.promises = Promises::of_start(appendfsync, moment);
         self.faulty = false;
-        self.off_asked = false;
+        self.flushes_until_us = 0;
         self.homes = homes;
         self.soft.clear();
     }
@@ -196,7 +197,8 @@ impl Ledger {
                     facts: vec![any],
                     left: 0,
                     left_unsynced: false,
-                    doomed: false,
+                    doomed: wall_us <= self.flushes_until_us,
+                    lease_of_other: false,
                     open: 1,
                     serial: 0,
                     last_event: moment,
@@ -226,12 +228,8 @@ impl Ledger {
                 queue.pauses |= *word != "none" && *word != "out";
                 serials.push(queue.serial);
             }
-            Kind::Config("appendonly", value) => self.off_asked |= value == "no",
-            Kind::Config("appendfsync", value) if value != "always" => {
-                self.always_since = None;
-                self.fsync_no |= value == "no";
-            }
-            Kind::Flush | Kind::Config(..) | Kind::Rewrite | Kind::Shutdown => {}
+            Kind::Config(name, value) => serials.push(self.promises.sent(name, value)),
+            Kind::Flush | Kind::Rewrite | Kind::Shutdown => {}
         }
         Open {
             kind,
@@ -265,7 +263,9 @@ impl Ledger {
             }
             Kind::Pause(at, _) => {
                 let queue = &mut self.queues[*at];
-                let alone = queue.open == 1 && queue.serial == open.serials[0];
+                let alone = queue.open == 1
+                    && queue.serial == open.serials[0]
+                    && open.sent_us > self.flushes_until_us;
                 queue.open -= 1;
                 queue.serial += 1;
                 match reply {
@@ -275,11 +275,11 @@ impl Ledger {
                 self.harden(self.homes[*at], open.sent, moment);
             }
             Kind::Flush => self.flushed(&open, *reply == Reply::Simple("OK".into()), moment),
-            Kind::Config("appendfsync", value) if value == "always" => self.always_since = Some(moment),
-            Kind::Config("appendonly", value) if value == "no" => {
-                self.off_asked = *reply != Reply::Simple("OK".into());
+            Kind::Config(name, value) => {
+                let done = *reply == Reply::Simple("OK".into());
+                self.promises.answered(name, value, open.serials[0], done, moment);
             }
-            Kind::Config(..) | Kind::Rewrite | Kind::Shutdown => {}
+            Kind::Rewrite | Kind::Shutdown => {}
         }
         Ok(())
     }
@@ -351,7 +351,10 @@ impl Ledger {
             job.serial += 1;
             job.last_event = moment;
             let state = match count {
-                _ if job.last() == State::Gone => continue,
+                _ if job.last() == State::Gone => {
+                    job.push_before_end(moment);
+                    continue;
+                }
                 None if verb.removes() => State::Any,
                 None => State::There,
                 Some(count) if verb.removes() && count == numbers.len() as i64 => State::Gone,
@@ -371,6 +374,7 @@ impl Ledger {
             };
             let safe = (state != State::There).then_some(open.sent);
             job.push(moment, safe, state);
+            job.lease_of_other = verb == Verb::Working && self.queues[job.made.queue].gets_open > 0;
         }
         if count.is_some_and(|count| count > 0) {
             self.told += 1;
@@ -426,7 +430,7 @@ impl Ledger {
             return Err(format!("job {number} was handed out after its life"));
         }
         if job.once() {
-            job.left_unsynced |= self.fsync_no;
+            job.left_unsynced |= self.promises.may_be_no();
             job.left += 1;
             if job.left > 1 {
                 return Err(format!("job {number} was handed out twice"));
@@ -499,6 +503,8 @@ impl Ledger {
             let before = queue.open == 0 && queue.facts.last().is_some_and(|(safe, _)| safe.told < open.sent);
             let state = (told && before).then(|| "none".to_owned());
             queue.push(open.sent, moment, state);
+            // A PAUSE under way may come before or after.
+            queue.serial += 1;
         }
     }
 
@@ -518,7 +524,9 @@ impl Ledger {
                     let job = self.jobs.get_mut(number).expect("it is known");
                     job.open -= 1;
                     job.murky_until_us = wall_us + MURKY_US;
-                    if job.last() != State::Gone {
+                    if job.last() == State::Gone {
+                        job.push_before_end(moment);
+                    } else {
                         let unknown = verb.removes() || job.last() == State::Any;
                         job.push(moment, None, if unknown { State::Any } else { State::There });
                     }
@@ -538,8 +546,7 @@ impl Ledger {
             }
             Kind::Flush => {
                 self.flushed(open, false, moment);
-                // What is under way may be flushed, too.
-                self.queues.iter_mut().for_each(|queue| queue.serial += 1);
+                self.flushes_until_us = wall_us + MURKY_US;
             }
             Kind::Config(..) | Kind::Rewrite | Kind::Shutdown => {}
         }
@@ -554,7 +561,8 @@ impl Ledger {
             .filter(|job| queues.contains(&job.made.queue))
         {
             let last = job.last();
-            let elsewhere = matches!(last.by(since_us, wall_us + MURKY_US), State::Active { .. });
+            let is_active = matches!(last.by(since_us, wall_us + MURKY_US), State::Active { .. });
+            let elsewhere = is_active && !job.lease_of_other;
             if last == State::Gone {
                 job.push_before_end(moment);
             } else if !elsewhere && !matches!(last, State::Any | State::Spent) {
@@ -566,7 +574,7 @@ impl Ledger {
 
     /// A job of at most once has left when its whole body has, also in a reply that was cut off.
     fn left_in_part(&mut self, queues: &[usize], partial: &[u8], moment: u64) -> Checked {
-        let unsynced = self.fsync_no;
+        let unsynced = self.promises.may_be_no();
         for (number, job) in &mut self.jobs {
             let body = job.made.body.as_slice();
             let whole = job.once()
@@ -615,7 +623,7 @@ impl Ledger {
                 return Err(format!("job {number} is there twice"));
             }
         }
-        let always = self.always_since;
+        let always = self.promises.always_since();
         let survives = |safe: Safe, queue: usize| {
             safe.told <= horizons[queue] || always.is_some_and(|since| safe.asked >= since)
         };

@@ -245,7 +245,10 @@ impl Load {
     fn config(&mut self, chance: &mut Chance) -> (Kind, Vec<u8>) {
         let (name, value) = match chance.below(if self.taste.switches { 8 } else { 4 }) {
             0 => ("appendfsync", *chance.pick(&["always", "everysec", "no"])),
-            1 => ("auto-aof-rewrite-percentage", *chance.pick(&["0", "20", "100"])),
+            1 => (
+                "auto-aof-rewrite-percentage",
+                *chance.pick(&["0", "1", "20", "100"]),
+            ),
             2 => ("auto-aof-rewrite-min-size", *chance.pick(&["1kb", "64kb"])),
             3 => return (Kind::Rewrite, request(&["BGREWRITEAOF"])),
             4 | 5 => ("appendonly", "no"),

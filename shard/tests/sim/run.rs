@@ -1,5 +1,7 @@
 //! A run: lives of a node, one after the other, from one seed.
 
+mod quiet;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use shard::clock::Now;
@@ -100,7 +102,7 @@ impl Run {
             appendonly,
             appendfsync,
             aof_segment_bytes: *self.chance.pick(&[8 << 10, 16 << 10, 64 << 10]),
-            aof_rewrite_percentage: *self.chance.pick(&[0, 20, 100]),
+            aof_rewrite_percentage: *self.chance.pick(&[0, 1, 20, 100]),
             aof_rewrite_min_bytes: *self.chance.pick(&[1 << 10, 32 << 10]),
             ..Settings::default()
         };
@@ -178,7 +180,7 @@ impl Run {
 
     fn begin_life(&mut self, machine: &mut Machine, birth: &Birth) {
         machine.disk.faults = Faults::default();
-        machine.disk.failed = 0;
+        let had_faults = std::mem::take(&mut machine.disk.failed) > 0;
         match machine.plan {
             StartPlan::Reshard { from, to } if to.shards > from.shards => self.count("more shards"),
             StartPlan::Reshard { .. } => self.count("fewer shards"),
@@ -196,6 +198,8 @@ impl Run {
         let homes = self.homes(birth.shards);
         self.ledger
             .begin_life(machine.moment, birth.settings.appendfsync, homes);
+        // What failed while the log began may keep it from growing for a while.
+        self.ledger.faulty = had_faults;
     }
 
     fn homes(&self, shards: u16) -> Vec<u16> {
@@ -252,6 +256,9 @@ impl Run {
                 }
             }
             events_left = events_left.saturating_sub(1);
+        }
+        if self.chance.percent(10) {
+            self.be_quiet(machine)?;
         }
         Ok(())
     }
@@ -384,7 +391,7 @@ impl Run {
 
     fn conclude(&self, ledger: &mut Ledger, machine: &Machine) {
         ledger.ended(machine.moment);
-        if !machine.is_on || ledger.off_asked {
+        if !machine.is_on || ledger.promises.off_asked() {
             ledger.nothing_is_kept(machine.moment);
         }
     }

@@ -29,7 +29,7 @@ impl<'a> Visitor<'a> {
         }
     }
 
-    fn send<T: AsRef<[u8]>>(&mut self, words: &[T]) {
+    pub fn send<T: AsRef<[u8]>>(&mut self, words: &[T]) {
         self.asked_us = self.machine.wall_us();
         self.machine.node.send(self.client, &request(words));
     }
@@ -46,9 +46,22 @@ impl<'a> Visitor<'a> {
         }
     }
 
-    fn ask<T: AsRef<[u8]>>(&mut self, words: &[T]) -> Result<Reply, String> {
+    pub fn ask<T: AsRef<[u8]>>(&mut self, words: &[T]) -> Result<Reply, String> {
         self.send(words);
         self.reply()
+    }
+
+    /// Bytes of the logs, and of what lives in them.
+    pub fn log_size(&mut self) -> Result<(u64, u64), String> {
+        let info = text(&self.ask(&["INFO", "persistence"])?);
+        let field = |name: &str| {
+            let value = info
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            let number = value.and_then(|value| value.trim().parse().ok());
+            number.ok_or_else(|| format!("no {name} in {info}"))
+        };
+        Ok((field("aof_current_size")?, field("aof_base_size")?))
     }
 
     /// All jobs and the states of these queues.

@@ -62,6 +62,8 @@ pub enum Plant {
     SkippedSegment,
     /// A resharding does not read the last of the old shards.
     SkippedShard,
+    /// The wall clock is slow while the log is read.
+    WallClock,
 }
 
 /// What a task has done when it began.
@@ -369,6 +371,12 @@ impl Disk {
         self.faults = Faults::default();
         self.dropped.clear();
         (self.failed, self.unlinked) = (0, 0);
+    }
+
+    /// Segments of the generation that counts.
+    pub fn segments(&self) -> u64 {
+        let folder = Current::folder(self.current().map_or(0, |current| current.generation));
+        self.folders.files(&folder).count() as u64
     }
 
     /// What `CURRENT` says.

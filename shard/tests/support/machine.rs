@@ -61,7 +61,12 @@ pub struct Machine {
     pub is_on: bool,
     /// What the disk was last asked for.
     pub last_task: &'static str,
+    /// How much the wall clock that the node sees is slow.
+    slow_us: u64,
 }
+
+/// The wall clock that is slow while the log is read.
+const SLOW_WALL_CLOCK_US: u64 = 20_000_000;
 
 impl Machine {
     /// Starts a node on a disk; or why the server does not.
@@ -70,12 +75,17 @@ impl Machine {
         let boot_id = [birth.boot_id; 16];
         let log: LogBoot = disk.boot(birth.settings.appendonly, birth.shards, boot_id)?;
         let plan = log.plan;
+        let slow = disk.plant == Plant::WallClock && plan != StartPlan::Nothing;
+        let slow_us = if slow { SLOW_WALL_CLOCK_US } else { 0 };
         let start = Start {
             node: birth.node,
             shards: birth.shards,
             seed: birth.seed,
             settings: &birth.settings,
-            now: birth.now,
+            now: Now {
+                wall_us: birth.now.wall_us - slow_us,
+                ..birth.now
+            },
             log,
         };
         let mut node = Node::start(start, Blind);
@@ -99,6 +109,7 @@ impl Machine {
             at_once: 0,
             is_on: false,
             last_task: "",
+            slow_us,
         };
         machine.begin_tasks();
         Ok(machine)
@@ -109,7 +120,7 @@ impl Machine {
     }
 
     pub fn wall_us(&self) -> u64 {
-        self.node.now.wall_us
+        self.node.now.wall_us + self.slow_us
     }
 
     /// Whether clients are served.
@@ -267,6 +278,9 @@ impl Machine {
             for line in &self.node.log[self.seen_log..] {
                 eprintln!("{} log: {line}", self.moment);
             }
+        }
+        if self.is_on {
+            self.node.now.wall_us += std::mem::take(&mut self.slow_us);
         }
         self.seen_log = self.node.log.len();
         self.begin_tasks();

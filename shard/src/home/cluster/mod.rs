@@ -1,9 +1,11 @@
 //! Jobs that other nodes hold too: what peers say, and what they are told (`cluster.md`).
 //!
 //! Reading order: `share` (what is known of the other holders) - `placement`, `replication` (copies) - `requeue` (who queues a job, and when)
-//! - `collection` (acknowledgements) - `repair` (holders that are lost, and the way back after a restart).
+//! - `collection` (acknowledgements) - `federation` (jobs go to consumers)
+//! - `repair` (holders that are lost, and the way back after a restart).
 
 pub mod collection;
+pub mod federation;
 mod placement;
 pub mod repair;
 pub mod replication;
@@ -27,7 +29,10 @@ impl Home {
         match message {
             BusMessage::Copy { copy, wants_answer } => self.on_copy(now, from, epoch, *copy, wants_answer),
             BusMessage::Copied { id } => self.on_copied(now, from, epoch, id),
-            BusMessage::Refused { id, .. } => self.on_refused(now, from, id),
+            BusMessage::Refused { id, .. } => {
+                self.on_refused(now, from, id);
+                self.on_import_refused(now, from, id);
+            }
             BusMessage::Holders { id, members } => self.on_holders(now, id, &members),
             BusMessage::Delete { ids } => self.on_delete(now, &ids),
             BusMessage::SetAck { id, members } => self.on_set_ack(now, from, epoch, id, &members),
@@ -50,6 +55,8 @@ impl Home {
             } => {
                 self.on_queued(now, from, epoch, id, (nacks, additional_deliveries));
             }
+            BusMessage::Import { copy } => self.on_import(now, from, epoch, *copy),
+            BusMessage::Interest { queues, .. } => self.on_interest(from, queues),
             BusMessage::Left { id } => self.on_left(now, from, id),
             _ => {}
         }
@@ -87,6 +94,7 @@ impl Home {
         self.step_acks(now);
         self.step_queued();
         self.step_repair(now);
+        self.step_federation(now);
         self.journal.take_need();
     }
 
@@ -105,8 +113,9 @@ impl Home {
     }
 
     /// The link to a peer is up.
-    pub fn peer_came(&mut self, now: Now, _peer: PeerNo) {
+    pub fn peer_came(&mut self, now: Now, peer: PeerNo) {
         self.journal.begin(now);
+        self.tell_all_interest(peer);
         self.ack_sweep = Some(0);
         self.queued_sweep = Some(0);
     }
@@ -124,6 +133,7 @@ impl Home {
         self.resolve_holders(now.mono());
         self.lower_all(now.mono());
         self.look_for_lost(now.mono());
+        self.forget_gone_interests();
     }
 
     /// ADDJOBs that did not say how many copies they want are content with those that there can be now.

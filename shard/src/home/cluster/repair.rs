@@ -33,8 +33,9 @@ pub struct Repair {
 
 impl Home {
     /// A peer lost what it held, or some of it: its store epoch is a new one.
-    pub fn peer_epoch_changed(&mut self, now: Now, _peer: PeerNo) {
+    pub fn peer_epoch_changed(&mut self, now: Now, peer: PeerNo) {
         self.journal.begin(now);
+        self.forget_interest(peer);
         self.plan_repair(now.mono().after_ms(self.rejoin_wait_ms));
     }
 

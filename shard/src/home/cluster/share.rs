@@ -53,6 +53,8 @@ pub struct Share {
     pub rejoins: bool,
     /// This node queued it again, and said so: said again to a node that comes back, which may have done the same.
     pub requeued: bool,
+    /// It was imported, and is not exported again before this.
+    pub not_before: Mono,
     /// When the others learnt last from when on their own deadlines run.
     pub told_at: Mono,
     /// Its timer.
@@ -89,6 +91,7 @@ impl Share {
             ranked: false,
             rejoins: false,
             requeued: false,
+            not_before: Mono::default(),
             told_at: now,
             timer: None,
         }

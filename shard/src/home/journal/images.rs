@@ -5,11 +5,12 @@ use ahash::RandomState;
 
 use crate::bus::Peers;
 use crate::clock::{Mono, Now};
+use crate::commands::view::PauseState;
 use crate::home::cluster::collection::Ack;
 use crate::home::cluster::share;
 use crate::home::job::Job;
 use crate::home::stock::Stock;
-use crate::home::{Home, Place, Queue};
+use crate::home::{Home, Place};
 use crate::limits::UPKEEP_STEP;
 use crate::log::{
     AckedImage, Entry, Holder, JobRef, KeptPlace, Live, Log, ObjectKey, QueueImage, StateChange, WallMs,
@@ -57,7 +58,11 @@ impl Home {
             at.acks = at.acks.saturating_add(step);
         } else if at.queues < stock.queues.0.high_water() {
             for (_, queue) in stock.queues.0.iter_from(at.queues, step) {
-                if queue.pause.any() && log.append(&Entry::QueueSnapshot(queue_image(queue))).is_err() {
+                if queue.pause.any()
+                    && log
+                        .append(&Entry::QueueSnapshot(queue_image(&queue.name, queue.pause)))
+                        .is_err()
+                {
                     return;
                 }
             }
@@ -103,7 +108,7 @@ impl Live for Lives<'_> {
                 queue
                     .pause
                     .any()
-                    .then(|| Entry::QueueSnapshot(queue_image(queue)))
+                    .then(|| Entry::QueueSnapshot(queue_image(&queue.name, queue.pause)))
             }
             ObjectKey::Acked(id) => {
                 let map = &self.stock.slots[usize::from(id.slot().number() / self.shards)].acks;
@@ -181,10 +186,10 @@ pub(super) fn change(job: &Job, now: Now) -> StateChange {
     }
 }
 
-pub(super) fn queue_image(queue: &Queue) -> QueueImage {
+pub(super) fn queue_image(name: &Blob, pause: PauseState) -> QueueImage {
     QueueImage {
-        name: queue.name.clone(),
-        pause: queue.pause,
+        name: name.clone(),
+        pause,
         version: 0,
     }
 }

@@ -6,9 +6,9 @@ use crate::clock::Now;
 use crate::commands::view::JobState;
 use crate::commands::{AddJob, IdVerb, Request};
 use crate::error::CommandError;
-use crate::home::testing::{Scene, job};
+use crate::home::testing::{Scene, job, take};
 use crate::id::{JobId, NodeId};
-use crate::message::Answer;
+use crate::message::{Answer, Manner, Patience};
 
 /// Nodes of one shard each. Node n is peer number n for those below it, n - 1 for those above.
 struct Nodes {
@@ -339,4 +339,95 @@ fn a_node_that_forgot_its_jobs_is_replaced() {
     nodes.ids(0, IdVerb::Acknowledge, id);
     nodes.pass(100);
     assert_eq!((nodes.states(id), nodes.acks()), (vec![None; 4], 0));
+}
+
+#[test]
+fn a_waiting_consumer_gets_what_is_added_elsewhere() {
+    let mut nodes = Nodes::new(3);
+    let ticket = nodes.scenes[2].wait(&["q"], 1, Manner::Deliver, Patience::Jobs);
+    nodes.settle();
+    let id = nodes.add(0, copies("q", 2)).unwrap();
+    nodes.settle();
+    let jobs = nodes.scenes[2].late_jobs(ticket);
+    assert_eq!((jobs.len(), jobs[0].handed.id), (1, id));
+    assert_eq!(jobs[0].additional_deliveries, 0);
+    nodes.pass(9_000);
+    assert!(
+        nodes.states(id).iter().all(|state| *state != QUEUED),
+        "it is leased"
+    );
+    nodes.ids(2, IdVerb::Acknowledge, id);
+    nodes.settle();
+    assert_eq!((nodes.states(id), nodes.acks()), (vec![None; 3], 0));
+}
+
+#[test]
+fn jobs_that_are_there_go_to_who_begins_to_wait() {
+    let mut nodes = Nodes::new(2);
+    let ids: Vec<JobId> = (0..10).map(|_| nodes.add(0, copies("q", 1)).unwrap()).collect();
+    let mut got = Vec::new();
+    for _ in 0..10 {
+        let ticket = nodes.scenes[1].ticket();
+        let ask = take(&["q"], 1, Manner::Deliver, Patience::Jobs);
+        match nodes.scenes[1].request_as(ticket, Request::Take(ask)) {
+            Answer::Jobs(jobs) => got.push(jobs[0].handed.id),
+            _ => {
+                nodes.settle();
+                got.push(nodes.scenes[1].late_jobs(ticket)[0].handed.id);
+            }
+        }
+    }
+    got.sort_unstable();
+    let mut all = ids.clone();
+    all.sort_unstable();
+    assert_eq!(got, all, "each comes once");
+    for id in ids {
+        nodes.ids(1, IdVerb::Acknowledge, id);
+    }
+    nodes.settle();
+    assert_eq!(nodes.scenes[0].home.gauges().jobs, 0);
+    assert_eq!(nodes.acks(), 0);
+}
+
+#[test]
+fn a_job_sent_in_vain_is_queued_again() {
+    let mut nodes = Nodes::new(2);
+    let ticket = nodes.scenes[1].wait(&["q"], 1, Manner::Deliver, Patience::Jobs);
+    nodes.settle();
+    nodes.cut.push((0, 1));
+    let id = nodes.add(0, copies("q", 1)).unwrap();
+    nodes.settle();
+    assert_eq!(nodes.states(id), [ACTIVE, None]);
+    nodes.pass(600);
+    assert_eq!(nodes.states(id), [QUEUED, None]);
+    let job = nodes.scenes[0].get_one("q");
+    assert_eq!((job.handed.id, job.additional_deliveries), (id, 0));
+    assert!(nodes.scenes[1].late(ticket).is_empty());
+}
+
+#[test]
+fn who_waits_no_more_is_sent_nothing() {
+    let mut nodes = Nodes::new(2);
+    let ticket = nodes.scenes[1].wait(&["q"], 1, Manner::Deliver, Patience::Jobs);
+    nodes.settle();
+    nodes.scenes[1].cancel(ticket);
+    nodes.settle();
+    let id = nodes.add(0, copies("q", 1)).unwrap();
+    nodes.settle();
+    assert_eq!(nodes.states(id), [QUEUED, None]);
+}
+
+#[test]
+fn an_idle_consumer_costs_little_and_a_lost_word_is_made_good() {
+    let mut nodes = Nodes::new(2);
+    nodes.cut.push((1, 0));
+    let ticket = nodes.scenes[1].wait(&["q"], 1, Manner::Deliver, Patience::Jobs);
+    nodes.settle();
+    assert_eq!(nodes.lost, 1, "the interest was lost");
+    nodes.cut.clear();
+    let id = nodes.add(0, copies("q", 1)).unwrap();
+    nodes.settle();
+    assert_eq!(nodes.states(id), [QUEUED, None]);
+    nodes.pass(2_100);
+    assert_eq!(nodes.scenes[1].late_jobs(ticket).len(), 1);
 }

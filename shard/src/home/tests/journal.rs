@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::commands::pause::Pause;
+use crate::commands::view::{PauseState, QueueView};
 use crate::commands::{AddJob, IdVerb, Request};
 use crate::error::CommandError;
 use crate::home::testing::{Scene, bodies, job, once, take};
@@ -347,6 +349,43 @@ fn acknowledgements_go_on_while_the_log_cannot_grow() {
     assert_eq!(logged.restart(0).show(id).map(|job| job.id), None);
 }
 
+fn pause(queue: &str, input: bool, output: bool) -> Request {
+    Request::Pause(Pause {
+        queue: queue.into(),
+        state: Some(PauseState { input, output }),
+        broadcast: false,
+    })
+}
+
+#[test]
+fn a_queue_is_told_to_be_open_when_the_log_says_so_whatever_became_of_a_flush() {
+    for fails in [false, true] {
+        let mut logged = Logged::new(AppendFsync::EverySecond);
+        logged.ask(pause("q", true, true));
+        logged.settle();
+        let now = logged.scene.now;
+        assert!(logged.scene.home.log_flush(now, 1));
+        logged.scene.home.flush(now);
+        if fails {
+            logged.fail_write();
+            let misconf = logged.scene.changed(1);
+            assert!(
+                matches!(misconf, Some(Err(CommandError::Misconf(_)))),
+                "{misconf:?}"
+            );
+            logged.scene.leap(2_000);
+            logged.settle();
+            assert!(logged.restart(0).stat("q").unwrap().pause.any());
+        }
+        // The queue does not exist, and yet this waits.
+        let opened = logged.ask(pause("q", false, false));
+        logged.write();
+        assert!(matches!(logged.scene.late(opened).as_slice(), [Answer::Pause(now)] if !now.any()));
+        let open = |queue: QueueView| !queue.pause.any();
+        assert!(logged.restart(0).stat("q").is_none_or(open));
+    }
+}
+
 #[test]
 fn every_state_comes_back_as_it_was() {
     let mut logged = Logged::new(AppendFsync::EverySecond);
@@ -373,15 +412,7 @@ fn every_state_comes_back_as_it_was() {
     act(&mut logged, IdVerb::Nack, ids[1]);
     act(&mut logged, IdVerb::Dequeue, ids[4]);
     act(&mut logged, IdVerb::Delete, ids[5]);
-    let pause = crate::commands::pause::Pause {
-        queue: "kept".into(),
-        state: Some(crate::commands::view::PauseState {
-            input: false,
-            output: true,
-        }),
-        broadcast: false,
-    };
-    logged.ask(Request::Pause(pause));
+    logged.ask(pause("kept", false, true));
     logged.settle();
     let mut back = logged.restart(3_000);
     logged.scene.leap(3_000);
