@@ -14,7 +14,7 @@
 //! | SetAck | who learnt of an acknowledgement, members | it is acknowledged, and these may have it | GotAck |
 //! | GotAck | back, or to the member that collects | marked here too (`known`), or never heard of | Delete, when all have |
 //! | Leased | deliverer, holders | it was handed out, or postponed: not before so long | - |
-//! | WillQueue | holder, holders | my deadline nears: who has it? | Standing, SetAck |
+//! | WillQueue | holder, holders | my deadline nears: who has it? And whether I count you as one | Standing, SetAck |
 //! | Standing | back | what this node knows of it | - |
 //! | Queued | who queued it, holders | it is in my queue | Queued by one of a lower rank that has it in its own |
 //! | Left | a holder that drops a live job, holders | I am none any more | - |
@@ -82,6 +82,7 @@ pub enum BusMessage {
     },
     WillQueue {
         id: JobId,
+        counted: u64,
     },
     Standing {
         id: JobId,
@@ -213,7 +214,11 @@ pub enum Standing {
     /// A copy, which nobody here has.
     NotMine,
     /// Never heard of, or forgotten since it was collected.
-    Unknown,
+    Unknown {
+        /// What the question said: the store epoch under which the node that asked counts this one among the holders; 0 when it does not.
+        /// It tells an answer from one that was given before the copy came.
+        counted: u64,
+    },
 }
 
 /// A command about a job or queue of another node.
@@ -257,7 +262,7 @@ impl BusMessage {
             | Self::SetAck { id, .. }
             | Self::GotAck { id, .. }
             | Self::Leased { id, .. }
-            | Self::WillQueue { id }
+            | Self::WillQueue { id, .. }
             | Self::Standing { id, .. }
             | Self::Queued { id, .. }
             | Self::Left { id }

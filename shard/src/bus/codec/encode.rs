@@ -170,7 +170,10 @@ impl Encoder {
     fn about_job(&mut self, message: &BusMessage) -> Kind {
         match message {
             BusMessage::Copied { id } => self.fixed(Kind::Copied, &id_payload(id)),
-            BusMessage::WillQueue { id } => self.fixed(Kind::WillQueue, &id_payload(id)),
+            BusMessage::WillQueue { id, counted } => {
+                let (id, counted) = (*id.as_bytes(), *counted);
+                self.fixed(Kind::WillQueue, &WillQueuePayload { counted, id })
+            }
             BusMessage::Left { id } => self.fixed(Kind::Left, &id_payload(id)),
             BusMessage::Refused { id, why } => {
                 let (id, why) = (*id.as_bytes(), why.number());
@@ -195,14 +198,14 @@ impl Encoder {
                 self.fixed(Kind::Leased, &payload)
             }
             BusMessage::Standing { id, standing } => {
-                let (standing, left_ms) = match standing {
+                let (standing, number) = match standing {
                     Standing::Leased { left_ms } => (0, *left_ms),
                     Standing::Queued => (1, 0),
                     Standing::NotMine => (2, 0),
-                    Standing::Unknown => (3, 0),
+                    Standing::Unknown { counted } => (3, *counted),
                 };
                 let payload = StandingPayload {
-                    left_ms,
+                    number,
                     id: *id.as_bytes(),
                     standing,
                 };

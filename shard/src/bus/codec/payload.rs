@@ -220,8 +220,15 @@ pub struct LeasedPayload {
 }
 
 #[derive(Archive, Serialize, Deserialize)]
+pub struct WillQueuePayload {
+    pub counted: u64,
+    pub id: Id,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
 pub struct StandingPayload {
-    pub left_ms: u64,
+    /// Leased: milliseconds left; unknown: as the question counted.
+    pub number: u64,
     pub id: Id,
     pub standing: u8,
 }

@@ -228,7 +228,7 @@ fn standings() -> impl Strategy<Value = Standing> {
         any::<u64>().prop_map(|left_ms| Standing::Leased { left_ms }),
         Just(Standing::Queued),
         Just(Standing::NotMine),
-        Just(Standing::Unknown),
+        any::<u64>().prop_map(|counted| Standing::Unknown { counted }),
     ]
 }
 
@@ -268,7 +268,9 @@ fn messages() -> impl Strategy<Value = BusMessage> {
                 deliveries,
             })
             .boxed(),
-        ids().prop_map(|id| M::WillQueue { id }).boxed(),
+        (ids(), any::<u64>())
+            .prop_map(|(id, counted)| M::WillQueue { id, counted })
+            .boxed(),
         (ids(), standings())
             .prop_map(|(id, standing)| M::Standing { id, standing })
             .boxed(),

@@ -48,7 +48,7 @@ impl Home {
             } => {
                 self.on_leased(now, from, epoch, id, left_ms, deliveries);
             }
-            BusMessage::WillQueue { id } => self.on_will_queue(now, from, epoch, id),
+            BusMessage::WillQueue { id, counted } => self.on_will_queue(now, from, epoch, id, counted),
             BusMessage::Standing { id, standing } => self.on_standing(now, from, epoch, id, standing),
             BusMessage::Queued {
                 id,

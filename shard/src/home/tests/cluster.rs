@@ -1,5 +1,6 @@
 //! Homes of several nodes, tied together by hand: every message arrives at once, unless its link is cut.
 
+use crate::bus::message::Standing;
 use crate::bus::peers::Link;
 use crate::bus::{BusMessage, LinkNo, Peer, PeerNo, PeerState, Topology};
 use crate::clock::Now;
@@ -312,6 +313,26 @@ fn an_acknowledgement_waits_for_who_was_away() {
     nodes.cut(1, 2, false);
     nodes.pass(100);
     assert_eq!((nodes.states(id), nodes.acks()), (vec![None; 3], 0));
+}
+
+/// Simulator of clusters, bad networks, seeds 24 and 204.
+#[test]
+fn a_node_that_did_not_know_a_job_before_its_copy_came_does_not_end_it() {
+    let mut nodes = Nodes::new(2);
+    let id = nodes.add(0, copies("q", 2)).unwrap();
+    assert_eq!(nodes.scenes[0].get(&["q"], 1).len(), 1);
+    let unknown = |counted| BusMessage::Standing {
+        id,
+        standing: Standing::Unknown { counted },
+    };
+    nodes.deliver(1, 0, unknown(0));
+    assert_eq!(nodes.states(id), [ACTIVE; 2], "asked before it had confirmed");
+    nodes.deliver(1, 0, unknown(1));
+    assert_eq!(
+        nodes.states(id),
+        [None, ACTIVE],
+        "it had it, and has forgotten it"
+    );
 }
 
 #[test]
