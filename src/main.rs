@@ -10,6 +10,7 @@ mod log;
 mod mesh;
 mod net;
 mod node;
+mod nodes;
 mod process;
 mod telemetry;
 mod wakeup;

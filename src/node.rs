@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
+use shard::cluster::conf::Nodes;
 use shard::id::NodeId;
 use shard::limits::MAX_SHARDS;
 use shard::log::LogBoot;
@@ -29,6 +30,7 @@ use crate::executor::Heartbeat;
 use crate::log::{self, Files, FolderLock};
 use crate::mesh::{self, Mesh};
 use crate::net::{Listener, Net};
+use crate::nodes::{self, NodesError, NodesFile};
 use crate::wakeup::Wakeup;
 use crate::worker::{Clock, Parts, Posts, Worker};
 use crate::{executor, process, telemetry};
@@ -48,6 +50,9 @@ pub enum BootError {
     /// The log keeps us from starting.
     #[error(transparent)]
     Log(#[from] log::LogError),
+    /// The file of the cluster keeps us from starting.
+    #[error(transparent)]
+    Nodes(#[from] NodesError),
     /// A setting that only the server can check.
     #[error("{0}")]
     Setting(String),
@@ -105,17 +110,22 @@ pub fn run(config: Config) -> Result<(), BootError> {
     let bus_listeners = listen::bind_bus(&settings)?;
     let unix_socket = listeners.iter().find_map(|listener| listener.unix_path.clone());
     let stop_requests = signals::watch()?;
+    let opened = NodesFile::open(&settings.cluster_config_file);
+    let (nodes_file, nodes) = opened.inspect_err(|_| remove_files(unix_socket.as_deref(), None))?;
     // Late, since it may put a log aside; before the pidfile, which may be that of the server that holds the lock.
     let lock = FolderLock::new(Path::new(DATA_FOLDER));
     let booted = log::boot(&lock, settings.appendonly, shards);
     let booted = booted.inspect_err(|_| remove_files(unix_socket.as_deref(), None))?;
+    let opened = NodesFile::open(&settings.cluster_config_file);
+    let (nodes_file, nodes) = opened.inspect_err(|_| remove_files(unix_socket.as_deref(), None))?;
     let pidfile = write_pidfile(&settings)?;
 
     let node = Node {
         options: ShardOptions {
             log: booted,
-            ..options(shards, file.as_ref().map_or("", |(path, _)| path))
+            ..options(shards, file.as_ref().map_or("", |(path, _)| path), nodes)
         },
+        nodes_file,
         settings,
         clock: Clock::start(),
         config_file: file.map(|(_, file)| file),
@@ -150,6 +160,7 @@ struct Node {
     clock: Clock,
     config_file: Option<ConfigFile>,
     lock: FolderLock,
+    nodes_file: NodesFile,
 }
 
 impl Node {
@@ -171,6 +182,7 @@ impl Node {
                 clock: self.clock,
                 config_file: self.config_file.clone(),
                 lock: self.lock.clone(),
+                nodes_file: self.nodes_file.clone(),
                 mesh: mesh.clone(),
                 of_shard_0: of_shard_0.take(),
             };
@@ -209,6 +221,7 @@ struct Seat {
     clock: Clock,
     config_file: Option<ConfigFile>,
     lock: FolderLock,
+    nodes_file: NodesFile,
     mesh: mesh::Builder,
     of_shard_0: Option<OfShard0>,
 }
@@ -262,6 +275,7 @@ impl Seat {
             wakeup,
             config_file: self.config_file,
             files: Files::new(self.lock),
+            nodes_file: self.nodes_file,
             heartbeat,
         })
         .run()
@@ -322,12 +336,13 @@ fn place_shards(settings: &Settings) -> Result<Vec<usize>, BootError> {
     Ok(chosen.iter().copied().cycle().take(count).collect())
 }
 
-fn options(shards: u16, config_file: &str) -> ShardOptions {
+fn options(shards: u16, config_file: &str, nodes: Nodes) -> ShardOptions {
     let [node, run_id] = [random(), random()].map(|bytes| bytes.unwrap_or([0; 20]));
+    let known = nodes.me.as_ref().map(|me| me.id);
     ShardOptions {
         shard: 0,
         shards,
-        node: NodeId::from_bytes(node),
+        node: known.unwrap_or(NodeId::from_bytes(node)),
         seed: [0; 32],
         hash_seed: random().map(u64::from_le_bytes).unwrap_or(0),
         facts: NodeFacts {
@@ -339,6 +354,8 @@ fn options(shards: u16, config_file: &str) -> ShardOptions {
             config_file: config_file.to_owned(),
             os: process::operating_system(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            machine: nodes::machine(),
+            nodes: Some(nodes),
         },
         log: LogBoot::nothing(),
     }

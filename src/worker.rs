@@ -32,6 +32,7 @@ use crate::executor::{Heartbeat, look_at_rings};
 use crate::log::Files;
 use crate::mesh::{Envelope, Mesh};
 use crate::net::{Arrival, Event, Net};
+use crate::nodes::NodesFile;
 use crate::wakeup::Wakeup;
 
 /// Socket events of one turn at the most, so that the other shards do not wait longer.
@@ -84,6 +85,8 @@ pub enum Post {
         /// How it ended.
         result: Result<Done, IoError>,
     },
+    /// `nodes.conf` was written, or not.
+    NodesSaved(Result<(), String>),
     /// A signal asks the node to stop.
     Stop,
 }
@@ -124,6 +127,7 @@ pub struct Worker {
     wakeup: Arc<Wakeup>,
     config_file: Option<ConfigFile>,
     files: Files,
+    nodes_file: NodesFile,
     heartbeat: Heartbeat,
     /// Shard 0: accepted connections that the shard has not placed yet.
     waiting: HashMap<u64, Arrival>,
@@ -162,6 +166,8 @@ pub struct Parts {
     pub config_file: Option<ConfigFile>,
     /// Its log's files.
     pub files: Files,
+    /// Where shard 0 keeps what it knows of the cluster.
+    pub nodes_file: NodesFile,
     /// Keeps its executor awake.
     pub heartbeat: Heartbeat,
 }
@@ -181,6 +187,7 @@ impl Worker {
             wakeup: parts.wakeup,
             config_file: parts.config_file,
             files: parts.files,
+            nodes_file: parts.nodes_file,
             heartbeat: parts.heartbeat,
             waiting: HashMap::new(),
             next_connection: 0,
@@ -256,6 +263,7 @@ impl Worker {
             match post {
                 Post::Told(ticket, told) => self.step(now, Input::Told { ticket, told }),
                 Post::Disk { id, result } => self.step(now, Input::Disk { id, result }),
+                Post::NodesSaved(result) => self.step(now, Input::NodesSaved { result }),
                 Post::Stop => self.step(now, Input::Stop),
             }
         }

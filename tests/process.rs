@@ -123,6 +123,37 @@ fn a_unix_socket_of_a_dead_server_is_replaced_and_that_of_a_living_one_is_not() 
     assert!(!path.exists(), "a server that stops in order removes its socket");
 }
 
+#[test]
+fn a_node_keeps_its_id_and_its_file_for_itself() {
+    let server = Server::start("--shards 2");
+    let port = server.port();
+    let id = format!("{:?}", call(&mut server.client(), "CLUSTER MYID"));
+    let text = || fs::read_to_string(server.path("nodes.conf")).unwrap_or_default();
+    eventually("nodes.conf is written", || text().contains("generation 1 "));
+    assert!(id.contains(&text()[..40]), "{id}");
+    let (code, output) = Setup::flags("--shards 1")
+        .argument("--dir")
+        .argument(&server.path("").display().to_string())
+        .fail();
+    assert_eq!(code, Some(1), "{output}");
+    assert!(
+        output.contains("another server uses") && output.contains("--cluster-config-file"),
+        "{output}"
+    );
+    server.signal(libc::SIGKILL);
+    let server = Setup::flags("--shards 1").start_at(port, server.into_folder());
+    assert_eq!(format!("{:?}", call(&mut server.client(), "CLUSTER MYID")), id);
+    let text = || fs::read_to_string(server.path("nodes.conf")).unwrap_or_default();
+    eventually("the start is counted", || text().contains("generation 2 "));
+    let (code, output) = Setup::flags("--shards 1").file("nodes.conf", "nonsense\n").fail();
+    assert_eq!(code, Some(1), "{output}");
+    assert!(
+        output.contains("nodes.conf is damaged") && output.contains("line 1"),
+        "{output}"
+    );
+    assert_no_panic(&output);
+}
+
 /// Starts that must fail, with what the message must name.
 #[test]
 fn bad_settings_are_named_with_their_place() {

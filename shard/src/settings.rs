@@ -60,7 +60,7 @@ pub struct Settings {
     pub aof_load_truncated: bool,
     /// Bytes of a segment of the log.
     pub aof_segment_bytes: u64,
-    /// File that keeps the node's ID.
+    /// File that keeps the node's ID, and the nodes it knows.
     pub cluster_config_file: String,
     /// Port of the bus between nodes; 0: `port` and [`BUS_PORT_DISTANCE`].
     pub bus_port: u64,
@@ -68,6 +68,24 @@ pub struct Settings {
     pub bus_bind: Vec<String>,
     /// What nodes prove to each other.
     pub cluster_secret: Option<Vec<u8>>,
+    /// Address or host name that clients and other nodes are told; empty: as connections have it.
+    pub announce_host: String,
+    /// Port that clients are told; 0: `port`.
+    pub announce_port: u64,
+    /// Port of the bus that other nodes are told; 0: the one of the bus.
+    pub announce_bus_port: u64,
+    /// The machine it runs on; empty: as the machine says.
+    pub host_id: String,
+    /// Its zone; empty: none.
+    pub zone: String,
+    /// Silence after which another node is failed, milliseconds.
+    pub cluster_node_timeout_ms: u64,
+    /// Seconds after which what a failed node held is copied elsewhere.
+    pub repair_after_s: u64,
+    /// How long a node that lost its memory may take to say what it still has, milliseconds.
+    pub rejoin_wait_ms: u64,
+    /// Copies below which no ADDJOB is content.
+    pub min_replicate: u64,
     /// Password that clients must give.
     pub requirepass: Option<Vec<u8>>,
     /// New names of commands; an empty one takes the command away.
@@ -120,6 +138,15 @@ impl Default for Settings {
             bus_port: 0,
             bus_bind: Vec::new(),
             cluster_secret: None,
+            announce_host: String::new(),
+            announce_port: 0,
+            announce_bus_port: 0,
+            host_id: String::new(),
+            zone: String::new(),
+            cluster_node_timeout_ms: 15_000,
+            repair_after_s: 300,
+            rejoin_wait_ms: 5_000,
+            min_replicate: 1,
             requirepass: None,
             renamed_commands: Vec::new(),
             maxclients: 10_000,

@@ -64,7 +64,7 @@ impl Worker {
                 self.bus.dial(dial);
             }
             Effect::HangUp { link } => self.bus.hang_up(link),
-            Effect::SaveNodes { .. } => unreachable!("no membership asks for it yet"),
+            Effect::SaveNodes { text } => self.save_nodes(text),
             Effect::Disk { id, task } => self.perform_task(id, task),
             Effect::Die { why } => telemetry::die(&why),
             Effect::Crash => std::process::abort(),
@@ -116,6 +116,18 @@ impl Worker {
                 CommandError::other(format!("Rewriting config file: {error}"))
             });
             posts.post(Post::Told(ticket, Told::Rewritten(told)));
+        })
+        .detach();
+    }
+
+    /// Replaces `nodes.conf` beside all else.
+    fn save_nodes(&self, text: String) {
+        let (file, posts) = (self.nodes_file.clone(), self.posts.clone());
+        glommio::spawn_local(async move {
+            let saved = glommio::executor()
+                .spawn_blocking(move || file.replace(&text))
+                .await;
+            posts.post(Post::NodesSaved(saved));
         })
         .detach();
     }

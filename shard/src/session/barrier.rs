@@ -49,7 +49,7 @@ impl Engine<'_> {
                     Here::Waits(ask) => (ask, true),
                     Here::NotSoShort(ask) => (ask, false),
                 };
-                let mut getjob = GetJobProgress::new(ask, self.core.shards);
+                let mut getjob = GetJobProgress::new(ask, self.core.shards, self.core.home.peers.leaving);
                 if waits {
                     getjob.began_waiting();
                 } else {
@@ -271,12 +271,14 @@ impl Engine<'_> {
         }
         match &mut progress.kind {
             Kind::Ids(ids) => match answer {
-                Answer::Waiting => {}
+                Answer::Waiting if ids.waits_at.contains(&from) => {}
+                Answer::Waiting => ids.waits_at.push(from),
                 Answer::Count(counted) => ids.counted += counted,
                 Answer::Entered { counted, paused } => {
                     ids.counted += counted;
                     ids.paused += paused;
                 }
+                Answer::Nodes(nodes) => ids.absorb_nodes(nodes),
                 Answer::Error(error) => ids.error = Some(error),
                 other => unreachable!("no answer to IDs: {other:?}"),
             },
@@ -556,6 +558,23 @@ impl Engine<'_> {
         self.go_on();
     }
 
+    /// The node leaves the cluster: a GETJOB that blocks, or would, ends.
+    pub fn leave(&mut self) {
+        let Some(Kind::GetJob(getjob)) = self.session.progress.as_mut().map(|progress| &mut progress.kind)
+        else {
+            return;
+        };
+        if !getjob.may_block() {
+            return;
+        }
+        let step = getjob.leave();
+        if let Some(timer) = self.session.timer.take() {
+            self.core.timers.cancel(timer);
+        }
+        self.take_step(step);
+        self.go_on();
+    }
+
     pub(super) fn end_progress(&mut self) -> Box<Progress> {
         let progress = self.session.progress.take().expect("a command is under way");
         self.session.first_pending = progress.request.wrapping_add(1);
@@ -599,6 +618,7 @@ fn write_ids(session: &mut Session, ids: IdsProgress) {
     match (ids.error, ids.verb) {
         (Some(error), _) => session.encoder().error(error.to_string()),
         (None, IdVerb::Enqueue | IdVerb::Nack) => reply::write_entered(session, ids.counted, ids.paused),
+        (None, IdVerb::DeleteEverywhere) => reply::write_nodes(session, &ids.nodes),
         (None, _) => session.encoder().integer(ids.counted),
     }
 }
