@@ -23,6 +23,7 @@ use shard::slot::ShardNo;
 use thiserror::Error;
 use tracing::{info, warn};
 
+use crate::bus::{self, Bus};
 use crate::config::rewrite::ConfigFile;
 use crate::config::{Config, cpus};
 use crate::executor::Heartbeat;
@@ -106,6 +107,7 @@ pub fn run(config: Config) -> Result<(), BootError> {
     probe::io_uring()?;
     probe::locked_memory()?;
     let (listeners, addresses) = listen::bind(&settings)?;
+    let bus_listeners = listen::bind_bus(&settings)?;
     let unix_socket = listeners.iter().find_map(|listener| listener.unix_path.clone());
     let stop_requests = signals::watch()?;
     // Late, since it may put a log aside; before the pidfile, which may be that of the server that holds the lock.
@@ -127,7 +129,12 @@ pub fn run(config: Config) -> Result<(), BootError> {
         config_file: file.map(|(_, file)| file),
         lock,
     };
-    let ended = node.start_shards(&cpus, listeners, stop_requests)?;
+    let of_shard_0 = OfShard0 {
+        listeners,
+        bus_listeners,
+        stop_requests,
+    };
+    let ended = node.start_shards(&cpus, of_shard_0)?;
     info!(
         "shardq {} ready on {}; {} shards on CPUs {}, pid {}",
         env!("CARGO_PKG_VERSION"),
@@ -156,15 +163,10 @@ struct Node {
 
 impl Node {
     /// Starts a thread for each shard; returns where each of them says that it has ended.
-    fn start_shards(
-        &self,
-        cpus: &[usize],
-        listeners: Vec<Listener>,
-        stop_requests: signals::StopRequests,
-    ) -> Result<Receiver<()>, BootError> {
+    fn start_shards(&self, cpus: &[usize], of_shard_0: OfShard0) -> Result<Receiver<()>, BootError> {
         let (ended, all_ended) = channel();
         let mesh = mesh::builder(self.options.shards);
-        let mut of_shard_0 = Some((listeners, stop_requests));
+        let mut of_shard_0 = Some(of_shard_0);
         for (number, &cpu) in cpus.iter().enumerate() {
             let number = ShardNo::try_from(number).expect("checked against the limit");
             let (made, is_made) = channel();
@@ -203,6 +205,13 @@ impl Node {
     }
 }
 
+/// What only shard 0 is given.
+struct OfShard0 {
+    listeners: Vec<Listener>,
+    bus_listeners: Vec<Listener>,
+    stop_requests: signals::StopRequests,
+}
+
 /// What one shard's thread is given.
 struct Seat {
     options: ShardOptions,
@@ -212,7 +221,7 @@ struct Seat {
     lock: FolderLock,
     nodes_file: NodesFile,
     mesh: mesh::Builder,
-    of_shard_0: Option<(Vec<Listener>, signals::StopRequests)>,
+    of_shard_0: Option<OfShard0>,
 }
 
 impl Seat {
@@ -238,9 +247,18 @@ impl Seat {
         let posts = Posts::new(Arc::clone(&wakeup));
         let mesh = Mesh::join(self.mesh, number, shards, &wakeup).await;
         let mut net = Net::new(Arc::clone(&wakeup), self.settings.tcp_keepalive_s);
-        if let Some((listeners, stop_requests)) = self.of_shard_0 {
-            net.listen(listeners);
-            glommio::spawn_local(stop_requests.forward(posts.clone())).detach();
+        let mut bus = Bus::new(bus::Parts {
+            shard: number,
+            shards,
+            clock: self.clock,
+            wakeup: Arc::clone(&wakeup),
+            secret: self.settings.cluster_secret.clone().unwrap_or_default(),
+            node_timeout_ms: bus::node_timeout_ms(&self.settings),
+        });
+        if let Some(of_shard_0) = self.of_shard_0 {
+            net.listen(of_shard_0.listeners);
+            bus.listen(of_shard_0.bus_listeners);
+            glommio::spawn_local(of_shard_0.stop_requests.forward(posts.clone())).detach();
         }
         let shard = Shard::new(self.options, self.settings, self.clock.now());
         Worker::new(Parts {
@@ -249,6 +267,7 @@ impl Seat {
             shards,
             clock: self.clock,
             net,
+            bus,
             mesh,
             posts,
             wakeup,

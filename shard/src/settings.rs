@@ -20,6 +20,9 @@ pub use table::TABLE;
 
 use crate::error::CommandError;
 
+/// How far the bus port is from the client port unless `bus-port` says otherwise (as in the original).
+pub const BUS_PORT_DISTANCE: u64 = 10_000;
+
 /// The values of all settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -59,6 +62,12 @@ pub struct Settings {
     pub aof_segment_bytes: u64,
     /// File that keeps the node's ID, and the nodes it knows.
     pub cluster_config_file: String,
+    /// Port of the bus between nodes; 0: `port` and [`BUS_PORT_DISTANCE`].
+    pub bus_port: u64,
+    /// Addresses of the bus; empty: those of `bind`, and without a secret only those that no other machine reaches.
+    pub bus_bind: Vec<String>,
+    /// What nodes prove to each other.
+    pub cluster_secret: Option<Vec<u8>>,
     /// Address or host name that clients and other nodes are told; empty: as connections have it.
     pub announce_host: String,
     /// Port that clients are told; 0: `port`.
@@ -126,6 +135,9 @@ impl Default for Settings {
             aof_load_truncated: true,
             aof_segment_bytes: 16 << 20,
             cluster_config_file: "nodes.conf".to_owned(),
+            bus_port: 0,
+            bus_bind: Vec::new(),
+            cluster_secret: None,
             announce_host: String::new(),
             announce_port: 0,
             announce_bus_port: 0,
@@ -160,6 +172,15 @@ impl Settings {
     /// Whether acknowledged and delivered at-most-once jobs are evicted when memory is used up.
     pub fn evicts(&self) -> bool {
         self.maxmemory_policy == "acks"
+    }
+
+    /// The port of the bus; 0: there is none. More than a port can be, when `port` leaves no room and `bus-port` is not set.
+    pub fn bus_port(&self) -> u64 {
+        match (self.bus_port, self.port) {
+            (0, 0) => 0,
+            (0, port) => port + BUS_PORT_DISTANCE,
+            (port, _) => port,
+        }
     }
 
     /// Sets a value given in the configuration file or on the command line (several words are joined by a blank).
@@ -377,6 +398,17 @@ mod tests {
         assert!(settings.set("requirepass", "").is_ok());
         assert_eq!(settings.requirepass, None);
         assert!(settings.set("requirepass", &"x".repeat(513)).is_err());
+    }
+
+    #[test]
+    fn the_bus_port_follows_the_client_port() {
+        let mut settings = Settings::default();
+        assert_eq!(settings.bus_port(), 17_711);
+        settings.port = 0;
+        assert_eq!(settings.bus_port(), 0, "a Unix socket only");
+        settings.bus_port = 7;
+        assert_eq!(settings.bus_port(), 7);
+        assert!(settings.set("cluster-secret", "x").is_err(), "only at the start");
     }
 
     #[test]

@@ -54,10 +54,17 @@ impl Worker {
             Effect::Ask { ticket, question } => self.answer(ticket, question),
             Effect::Setting { name, value } => self.apply_setting(name, &value),
             Effect::Log { level, text } => telemetry::log(level, &text),
-            Effect::StopListening => self.net.stop_listening(),
+            Effect::StopListening => {
+                self.net.stop_listening();
+                self.bus.stop_listening();
+            }
             Effect::Stopped => self.ends_at_us = Some(now.mono_us + STOP_FLUSH_US),
+            Effect::Identity { node, epoch } => self.bus.set_identity(node, epoch),
+            Effect::Dial(dial) => {
+                self.bus.dial(dial);
+            }
+            Effect::HangUp { link } => self.bus.hang_up(link),
             Effect::SaveNodes { text } => self.save_nodes(text),
-            Effect::Identity { .. } | Effect::Dial(_) | Effect::HangUp { .. } => {}
             Effect::Disk { id, task } => self.perform_task(id, task),
             Effect::Die { why } => telemetry::die(&why),
             Effect::Crash => std::process::abort(),
@@ -144,6 +151,10 @@ impl Worker {
             "tcp-keepalive" => match value.parse() {
                 Ok(keepalive_s) => self.net.set_keepalive(keepalive_s),
                 Err(_) => warn!("tcp-keepalive is no number: {value}"),
+            },
+            "cluster-node-timeout" => match value.parse() {
+                Ok(node_timeout_ms) => self.bus.set_node_timeout(node_timeout_ms),
+                Err(_) => warn!("cluster-node-timeout is no number: {value}"),
             },
             "loglevel" if self.number == 0 => telemetry::set_level(value),
             "dir" if self.number == 0 => {

@@ -59,6 +59,7 @@ use crate::structures::slab::Slab;
 use admission::Short;
 use chance::Chance;
 use cluster::federation::Federation;
+use cluster::leaving::Leaving;
 use cluster::repair::Repair;
 use journal::Journal;
 use lines::Lines;
@@ -119,6 +120,7 @@ pub struct Home {
     queued_sweep: Option<u32>,
     repair: Repair,
     federation: Federation,
+    leaving: Leaving,
     /// Copies, this node's included, below which no ADDJOB is content (`min-replicate`).
     pub(crate) min_replicate: u16,
     /// How long a peer that lost its memory may take to say what it still has (`rejoin-wait`), milliseconds.
@@ -157,6 +159,7 @@ impl Home {
             queued_sweep: None,
             repair: Repair::default(),
             federation: Federation::default(),
+            leaving: None,
             min_replicate: 1,
             rejoin_wait_ms: 5_000,
             ends: Vec::new(),

@@ -49,7 +49,8 @@ impl Home {
         let others = cluster
             .into_iter()
             .chain(self.repair_deadline())
-            .chain(self.federation_deadline());
+            .chain(self.federation_deadline())
+            .chain(self.leaving_deadline());
         timers.into_iter().chain(others).chain(self.log_deadline()).min()
     }
 

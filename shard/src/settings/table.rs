@@ -107,6 +107,9 @@ pub static TABLE: &[Setting] = &[
     row("repair-after", Kind::Integer(field!(repair_after_s), 0, i32::MAX as u64), GS, "seconds after which the jobs of a failed node are copied elsewhere"),
     row("rejoin-wait", Kind::Integer(field!(rejoin_wait_ms), 0, 3_600_000), GS, "milliseconds that a node may take to say which jobs it still has"),
     row("min-replicate", Kind::Integer(field!(min_replicate), 1, 65_535), GS, "copies below which an ADDJOB without REPLICATE is refused"),
+    row("bus-port", Kind::Integer(field!(bus_port), 0, 65_535), G, "TCP port for other nodes; 0: client port + 10000"),
+    row("bus-bind", Kind::Addresses(field!(bus_bind)), G, "addresses to listen on for other nodes; empty: those of bind, and without cluster-secret only loopback"),
+    row("cluster-secret", Kind::Password(field!(cluster_secret)), G, "what the nodes of a cluster prove to each other; the same on all"),
 
     // Of the original, without an equal here.
     ignored("hz", Form::Integer(0, i32::MAX as u64), "10", GS, "no meaning: timers are exact, nothing is swept"),

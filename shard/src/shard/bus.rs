@@ -2,7 +2,9 @@
 
 use crate::bus::message::Place;
 use crate::bus::peers::Link;
-use crate::bus::{BusMessage, Dial, LinkEvent, LinkKind, LinkNo, PeerNo, PeerState, Sender, Topology};
+use crate::bus::{
+    BusMessage, Dial, LinkEvent, LinkKind, LinkNo, PeerNo, PeerState, Sender, Topology, Traffic,
+};
 use crate::clock::Now;
 use crate::cluster::{MEMBERSHIP_LINKS, Membership};
 use crate::input::Effect;
@@ -19,6 +21,11 @@ impl Shard {
             return Some(link);
         }
         self.core.home.peers.take_outbox(batch)
+    }
+
+    /// Counts what went over the links, for INFO.
+    pub fn count_bus(&mut self, traffic: &Traffic) {
+        self.core.stats.counters.add_bus(traffic);
     }
 
     /// Something happened to a link.
@@ -53,6 +60,8 @@ impl Shard {
                 let rtt_us = rtt_of(rtt_us);
                 peers.set_link(no, Some(Link { rtt_us, ..kept }));
             }
+            // It is told of each attempt that failed.
+            LinkEvent::Down { .. } if !kept.up => {}
             LinkEvent::Down { .. } => {
                 peers.set_link(no, Some(Link { up: false, ..kept }));
                 self.core.home.peer_went(now, no);

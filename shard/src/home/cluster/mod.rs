@@ -2,10 +2,12 @@
 //!
 //! Reading order: `share` (what is known of the other holders) - `placement`, `replication` (copies) - `requeue` (who queues a job, and when)
 //! - `collection` (acknowledgements) - `federation` (jobs go to consumers)
-//! - `repair` (holders that are lost, and the way back after a restart).
+//! - `repair` (holders that are lost, and the way back after a restart)
+//! - `leaving` (all is given away).
 
 pub mod collection;
 pub mod federation;
+pub mod leaving;
 mod placement;
 pub mod repair;
 pub mod replication;
@@ -55,6 +57,8 @@ impl Home {
             } => {
                 self.on_queued(now, from, epoch, id, (nacks, additional_deliveries));
             }
+            BusMessage::Enqueue { id, delay_ms } => self.on_enqueue(now, from, id, delay_ms),
+            BusMessage::Enqueued { id, taken } => self.on_enqueued(now, from, id, taken),
             BusMessage::Import { copy } => self.on_import(now, from, epoch, *copy),
             BusMessage::Interest { queues, .. } => self.on_interest(from, queues),
             BusMessage::Left { id } => self.on_left(now, from, id),
@@ -95,6 +99,7 @@ impl Home {
         self.step_queued();
         self.step_repair(now);
         self.step_federation(now);
+        self.step_leaving(now);
         self.journal.take_need();
     }
 
