@@ -438,8 +438,7 @@ impl Bus {
 
 /// The setting `cluster-node-timeout`.
 pub fn node_timeout_ms(settings: &Settings) -> u64 {
-    let value = settings.get("cluster-node-timeout");
-    value.and_then(|value| value.parse().ok()).unwrap_or(0)
+    settings.cluster_node_timeout_ms
 }
 
 /// Random bytes of the system.
