@@ -110,8 +110,6 @@ pub fn run(config: Config) -> Result<(), BootError> {
     let bus_listeners = listen::bind_bus(&settings)?;
     let unix_socket = listeners.iter().find_map(|listener| listener.unix_path.clone());
     let stop_requests = signals::watch()?;
-    let opened = NodesFile::open(&settings.cluster_config_file);
-    let (nodes_file, nodes) = opened.inspect_err(|_| remove_files(unix_socket.as_deref(), None))?;
     // Late, since it may put a log aside; before the pidfile, which may be that of the server that holds the lock.
     let lock = FolderLock::new(Path::new(DATA_FOLDER));
     let booted = log::boot(&lock, settings.appendonly, shards);
@@ -255,7 +253,7 @@ impl Seat {
             clock: self.clock,
             wakeup: Arc::clone(&wakeup),
             secret: self.settings.cluster_secret.clone().unwrap_or_default(),
-            node_timeout_ms: bus::node_timeout_ms(&self.settings),
+            node_timeout_ms: self.settings.cluster_node_timeout_ms,
         });
         if let Some(of_shard_0) = self.of_shard_0 {
             net.listen(of_shard_0.listeners);
