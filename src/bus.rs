@@ -31,7 +31,6 @@ use shard::bus::handshake::HandshakeError;
 use shard::bus::keepalive::silence_us;
 use shard::bus::{BusMessage, Dial, LinkEvent, LinkKind, LinkNo, Sender, Traffic};
 use shard::id::NodeId;
-use shard::settings::Settings;
 use shard::slot::ShardNo;
 use thiserror::Error;
 use tracing::warn;
@@ -434,11 +433,6 @@ impl Bus {
             self.incoming.remove(&key);
         }
     }
-}
-
-/// The setting `cluster-node-timeout`.
-pub fn node_timeout_ms(settings: &Settings) -> u64 {
-    settings.cluster_node_timeout_ms
 }
 
 /// Random bytes of the system.
