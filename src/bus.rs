@@ -6,7 +6,8 @@
 //! - A link that is dialed is dialed again until it is hung up, and tells each time it comes or goes.
 //! - Nobody's bytes reach the loop before they have proved themselves; shard 0 sees to that ([`accept`]) and brings the connection to
 //!   the shard whose number is the dialer's, modulo the number of shards.
-//! - What a peer sends and the loop has not taken is bounded, and so is what waits for a peer: then frames are dropped, and counted.
+//! - What a peer sends and the loop has not taken is bounded, all unfinished frames together too, and so is what waits for a peer: then
+//!   frames are dropped, and counted.
 
 mod accept;
 mod dial;
@@ -40,7 +41,7 @@ use crate::wakeup::Wakeup;
 use crate::worker::Clock;
 pub use accept::Visitor;
 use dial::{Link, Outbox};
-use receive::Incoming;
+use receive::{Incoming, Unfinished};
 use wire::Wire;
 
 /// How long a handshake may take.
@@ -136,6 +137,7 @@ struct Shared {
     traffic: RefCell<Traffic>,
     buffer: RefCell<Box<[u8]>>,
     complaints: RefCell<Complaints>,
+    unfinished: RefCell<Unfinished>,
 }
 
 #[derive(Default)]
@@ -213,6 +215,7 @@ impl Bus {
                 traffic: RefCell::default(),
                 buffer: RefCell::new(vec![0; RECEIVE_BYTES].into_boxed_slice()),
                 complaints: RefCell::default(),
+                unfinished: RefCell::default(),
             }),
             listeners: Vec::new(),
             links: BTreeMap::new(),
@@ -435,8 +438,7 @@ impl Bus {
 
 /// The setting `cluster-node-timeout`.
 pub fn node_timeout_ms(settings: &Settings) -> u64 {
-    let value = settings.get("cluster-node-timeout");
-    value.and_then(|value| value.parse().ok()).unwrap_or(0)
+    settings.cluster_node_timeout_ms
 }
 
 /// Random bytes of the system.

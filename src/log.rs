@@ -19,7 +19,7 @@ mod boot_tests;
 #[cfg(test)]
 mod files_tests;
 #[cfg(test)]
-mod test_folder;
+pub(crate) mod test_folder;
 
 pub use boot::{LogError, boot};
 pub use files::Files;

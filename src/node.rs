@@ -110,12 +110,12 @@ pub fn run(config: Config) -> Result<(), BootError> {
     let bus_listeners = listen::bind_bus(&settings)?;
     let unix_socket = listeners.iter().find_map(|listener| listener.unix_path.clone());
     let stop_requests = signals::watch()?;
-    let opened = NodesFile::open(&settings.cluster_config_file);
-    let (nodes_file, nodes) = opened.inspect_err(|_| remove_files(unix_socket.as_deref(), None))?;
     // Late, since it may put a log aside; before the pidfile, which may be that of the server that holds the lock.
     let lock = FolderLock::new(Path::new(DATA_FOLDER));
     let booted = log::boot(&lock, settings.appendonly, shards);
     let booted = booted.inspect_err(|_| remove_files(unix_socket.as_deref(), None))?;
+    let opened = NodesFile::open(&settings.cluster_config_file);
+    let (nodes_file, nodes) = opened.inspect_err(|_| remove_files(unix_socket.as_deref(), None))?;
     let pidfile = write_pidfile(&settings)?;
 
     let node = Node {

@@ -7,7 +7,7 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
@@ -121,6 +121,37 @@ fn a_unix_socket_of_a_dead_server_is_replaced_and_that_of_a_living_one_is_not() 
     again.signal(libc::SIGTERM);
     again.wait_exit();
     assert!(!path.exists(), "a server that stops in order removes its socket");
+}
+
+#[test]
+fn a_node_keeps_its_id_and_its_file_for_itself() {
+    let server = Server::start("--shards 2");
+    let port = server.port();
+    let id = format!("{:?}", call(&mut server.client(), "CLUSTER MYID"));
+    let text = || fs::read_to_string(server.path("nodes.conf")).unwrap_or_default();
+    eventually("nodes.conf is written", || text().contains("generation 1 "));
+    assert!(id.contains(&text()[..40]), "{id}");
+    let (code, output) = Setup::flags("--shards 1")
+        .argument("--dir")
+        .argument(&server.path("").display().to_string())
+        .fail();
+    assert_eq!(code, Some(1), "{output}");
+    assert!(
+        output.contains("another server uses") && output.contains("--cluster-config-file"),
+        "{output}"
+    );
+    server.signal(libc::SIGKILL);
+    let server = Setup::flags("--shards 1").start_at(port, server.into_folder());
+    assert_eq!(format!("{:?}", call(&mut server.client(), "CLUSTER MYID")), id);
+    let text = || fs::read_to_string(server.path("nodes.conf")).unwrap_or_default();
+    eventually("the start is counted", || text().contains("generation 2 "));
+    let (code, output) = Setup::flags("--shards 1").file("nodes.conf", "nonsense\n").fail();
+    assert_eq!(code, Some(1), "{output}");
+    assert!(
+        output.contains("nodes.conf is damaged") && output.contains("line 1"),
+        "{output}"
+    );
+    assert_no_panic(&output);
 }
 
 /// Starts that must fail, with what the message must name.
@@ -264,6 +295,29 @@ fn a_port_in_use_is_said() {
     );
     assert_no_panic(&output);
     drop(listener);
+}
+
+#[test]
+fn a_client_port_without_a_bus_port_above_it_is_said() {
+    let (code, output) = Setup::flags("--shards 1 --port 60000").without_port().fail();
+    assert_eq!(code, Some(1));
+    assert!(output.contains("--bus-port"), "{output}");
+    assert_no_panic(&output);
+}
+
+#[test]
+fn strangers_at_the_bus_port_are_closed_and_harm_nobody() {
+    let server = Server::start("--shards 2");
+    for garbage in [&b"PING\r\nPING\r\nPING\r\n"[..], &[0; 4096], &[0xff; 12]] {
+        let mut socket = TcpStream::connect(("127.0.0.1", server.port() + 10_000)).expect("the bus listens");
+        socket.write_all(garbage).expect("the kernel takes it");
+        // Nothing is said to it, and a reset is an end, too.
+        assert!(!matches!(socket.read(&mut [0; 100]), Ok(1..)));
+    }
+    eventually("the log says so", || {
+        server.log().contains("refused a connection")
+    });
+    call(&mut server.client(), "PING");
 }
 
 #[test]

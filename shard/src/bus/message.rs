@@ -27,8 +27,7 @@
 //! | Interest | node with consumers, node | so many jobs of these queues can be taken here | - |
 //! | InterestDigest | the same | all that was said so far comes to this | InterestWanted, when it does not |
 //! | InterestWanted | back | say all of it again | Interest with `whole` |
-//! | Pause | who paused with BCAST, node | a queue's state, if it is newer | - |
-//! | Ask | a session's shard, home shard there | a command about a job or queue of that node | Told |
+//! | Ask | home shard, home shard there | a command about a job or queue of that node, or a queue's pause state | Told |
 //! | Told | back, to the ticket's shard | the answer | - |
 
 use bytes::Bytes;
@@ -131,11 +130,6 @@ pub enum BusMessage {
     InterestWanted {
         shard: ShardNo,
     },
-    Pause {
-        queue: Blob,
-        pause: PauseState,
-        version: u64,
-    },
     Ask {
         ticket: Ticket,
         request: RemoteRequest,
@@ -225,11 +219,20 @@ pub enum Standing {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the commands' names")]
 pub enum RemoteRequest {
-    Ids { verb: IdVerb, ids: Vec<JobId> },
+    Ids {
+        verb: IdVerb,
+        ids: Vec<JobId>,
+    },
     Show(JobId),
     Working(JobId),
     Length(Blob),
     Stat(Blob),
+    /// A state that was set with BCAST; kept there when it is the newer one.
+    Pause {
+        queue: Blob,
+        pause: PauseState,
+        version: u64,
+    },
 }
 
 /// The answer to one.
@@ -270,7 +273,6 @@ impl BusMessage {
             | Self::Enqueued { id, .. }
             | Self::TransferAnswer { id, .. }
             | Self::TransferRetired { id, .. } => id.slot(),
-            Self::Pause { queue, .. } => Slot::of_queue(queue),
             Self::Ask { request, .. } => return request.place(),
             Self::InterestWanted { shard } => return Place::Shard(*shard),
             Self::Told { ticket, .. } => return Place::Shard(ticket.shard),
@@ -289,7 +291,7 @@ impl RemoteRequest {
                 None => return Place::Here,
             },
             Self::Show(id) | Self::Working(id) => id.slot(),
-            Self::Length(queue) | Self::Stat(queue) => Slot::of_queue(queue),
+            Self::Length(queue) | Self::Stat(queue) | Self::Pause { queue, .. } => Slot::of_queue(queue),
         })
     }
 }

@@ -60,6 +60,8 @@ use admission::Short;
 use chance::Chance;
 use cluster::federation::Federation;
 use cluster::leaving::Leaving;
+use cluster::pauses::Pauses;
+use cluster::remote::Remote;
 use cluster::repair::Repair;
 use journal::Journal;
 use lines::Lines;
@@ -121,10 +123,14 @@ pub struct Home {
     repair: Repair,
     federation: Federation,
     leaving: Leaving,
+    remote: Remote,
+    pauses: Pauses,
     /// Copies, this node's included, below which no ADDJOB is content (`min-replicate`).
     pub(crate) min_replicate: u16,
     /// How long a peer that lost its memory may take to say what it still has (`rejoin-wait`), milliseconds.
     pub(crate) rejoin_wait_ms: u64,
+    /// How long a node that is asked for something may take to answer (`cluster-node-timeout`), milliseconds.
+    pub(crate) node_timeout_ms: u64,
     ends: Vec<Held>,
     /// Without jobs: the room of an answer that was written, for the next.
     spare: Vec<Delivered>,
@@ -134,6 +140,7 @@ impl Home {
     /// A home without jobs.
     pub fn new(options: HomeOptions, memory: Memory, now: Now) -> Self {
         assert!(options.shard < options.shards, "a shard is one of its node's");
+        let [first, second, third, fourth, ..] = options.seed;
         let mut chance = Chance::new(options.seed);
         let stock = Stock::new(options.shards, chance.seed(), now.mono());
         Self {
@@ -160,6 +167,9 @@ impl Home {
             repair: Repair::default(),
             federation: Federation::default(),
             leaving: None,
+            remote: Remote::new(u32::from_be_bytes([first, second, third, fourth])),
+            pauses: Pauses::default(),
+            node_timeout_ms: 15_000,
             min_replicate: 1,
             rejoin_wait_ms: 5_000,
             ends: Vec::new(),
@@ -196,13 +206,15 @@ impl Home {
         match request {
             Request::Add(add) => self.add(now, ticket, add),
             Request::Take(ref take) => commands::getjob::apply(self, now.mono(), ticket, take),
-            Request::Ids { verb, ref ids } => self.ids(now.mono(), verb, ids),
-            Request::Show(id) => commands::show::apply(self, now.mono(), id),
-            Request::Working(id) => commands::working::apply(self, now.mono(), id),
+            Request::Ids { verb, ref ids } => self.ids_anywhere(now.mono(), ticket, verb, ids),
+            Request::Show(id) => self.show_anywhere(now.mono(), ticket, id),
+            Request::Working(id) => self.working_anywhere(now.mono(), ticket, id),
             Request::Length(name) => commands::qlen::apply(self, &name),
+            Request::Lengths(name) => self.lengths(now.mono(), ticket, name),
             Request::Peek(peek) => commands::qpeek::apply(self, now.mono(), &peek),
             Request::Stat(name) => commands::qstat::apply(self, now.mono(), &name),
-            Request::Pause(pause) => commands::pause::apply(self, now.mono(), pause),
+            Request::Stats(name) => self.stats(now.mono(), ticket, name),
+            Request::Pause(pause) => self.pause(now.mono(), ticket, pause),
             Request::Scan(scan) => commands::qscan::apply(self, now.mono(), &scan),
             Request::Gather(gather) => panic!("{gather:?} is answered by the shard"),
         }
@@ -224,7 +236,7 @@ impl Home {
         match verb {
             IdVerb::Acknowledge => commands::ackjob::apply(self, now, ids),
             IdVerb::FastAcknowledge => commands::fastack::apply(self, now, ids),
-            IdVerb::Delete => commands::deljob::apply(self, now, ids),
+            IdVerb::Delete | IdVerb::DeleteEverywhere => commands::deljob::apply(self, now, ids),
             IdVerb::Enqueue => commands::enqueue::apply(self, now, ids),
             IdVerb::Nack => commands::nack::apply(self, now, ids),
             IdVerb::Dequeue => commands::dequeue::apply(self, now, ids),
@@ -285,6 +297,7 @@ impl Home {
         self.ack_sweep = None;
         self.queued_sweep = None;
         self.flush_federation();
+        self.forget_pause_versions(|_| true);
         let seed = self.chance.seed();
         let old = std::mem::replace(&mut self.stock, Stock::new(self.options.shards, seed, now.mono()));
         self.memory.release(old.bytes);

@@ -1,6 +1,7 @@
 //! Answers written as replies: the shapes of the reference (1.5 to 1.9), in either protocol.
 
-use crate::commands::view::{JobView, PageItem, QueueView, ScanPosition};
+use crate::commands::view::{JobView, PageItem, QueueView, Said, ScanPosition};
+use crate::id::NodeId;
 use crate::message::{Answer, Delivered};
 use crate::session::Session;
 use crate::wire::{Blob, Encoder};
@@ -24,6 +25,7 @@ pub(super) fn write_answer(session: &mut Session, answer: &Answer, with_counters
         Answer::Job(Some(job)) => write_job_view(&mut session.encoder(), job, node),
         Answer::Queue(None) => session.encoder().null_array(),
         Answer::Queue(Some(queue)) => write_queue_view(&mut session.encoder(), queue),
+        Answer::Nodes(nodes) => write_nodes(session, nodes),
         Answer::Pause(state) => session.encoder().simple(state.word().as_bytes()),
         Answer::Waiting | Answer::Offers(_) | Answer::Peeked { .. } | Answer::Page(_) | Answer::Part(_) => {
             unreachable!("not the end of a request: {answer:?}")
@@ -39,6 +41,24 @@ pub(super) fn write_entered(session: &mut Session, counted: i64, paused: i64) {
             .error(crate::error::CommandError::Paused.to_string());
     } else {
         session.encoder().integer(counted);
+    }
+}
+
+/// Commands with CLUSTER: a pair for each node, its ID and what it says; null when it did not answer, the text of its error when it
+/// refused. A queue that does not exist there is an empty array.
+pub(super) fn write_nodes(session: &mut Session, nodes: &[(NodeId, Said)]) {
+    let mut out = session.encoder();
+    out.array(nodes.len());
+    for (node, said) in nodes {
+        out.array(2);
+        out.bulk(node.text());
+        match said {
+            Said::Count(count) => out.integer(*count),
+            Said::Queue(Some(queue)) => write_queue_view(&mut out, queue),
+            Said::Queue(None) => out.array(0),
+            Said::Refused(text) => out.bulk(text),
+            Said::Nothing => out.null(),
+        }
     }
 }
 

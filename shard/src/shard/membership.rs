@@ -11,18 +11,11 @@ use crate::node::{Change, ClusterChange, NodeMessage};
 use crate::settings::Settings;
 use crate::shard::{NodeFacts, Shard};
 
-/// How far the bus port is from the client port (reference, 7.1).
-const BUS_PORT_DISTANCE: u64 = 10_000;
-
 /// What the settings say of the node.
 pub(super) fn facts(settings: &Settings, facts: &NodeFacts) -> Facts {
     let port = |announced: u64, own: u64| {
         let port = if announced > 0 { announced } else { own };
         u16::try_from(port).unwrap_or(0)
-    };
-    let own_bus_port = match settings.port {
-        0 => 0,
-        port => port + BUS_PORT_DISTANCE,
     };
     let machine = if settings.host_id.is_empty() {
         &facts.machine
@@ -32,7 +25,7 @@ pub(super) fn facts(settings: &Settings, facts: &NodeFacts) -> Facts {
     Facts {
         host: settings.announce_host.clone(),
         port: port(settings.announce_port, settings.port),
-        bus_port: port(settings.announce_bus_port, own_bus_port),
+        bus_port: port(settings.announce_bus_port, settings.bus_port()),
         machine: Facts::domain(machine),
         zone: Facts::domain(&settings.zone),
         timeout_ms: settings.cluster_node_timeout_ms,

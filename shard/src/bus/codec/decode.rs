@@ -180,18 +180,12 @@ fn read(kind: Kind, parts: &mut Parts<'_>) -> Option<BusMessage> {
             let shard = payload.shard.to_native();
             BusMessage::InterestWanted { shard }
         }
-        Kind::Pause => {
-            let payload: &ArchivedPausePayload = parts.fixed()?;
-            BusMessage::Pause {
-                queue: parts.rest()?,
-                pause: PauseState {
-                    input: payload.input,
-                    output: payload.output,
-                },
-                version: payload.version.to_native(),
-            }
-        }
-        Kind::AskIds | Kind::AskShow | Kind::AskWorking | Kind::AskLength | Kind::AskStat => {
+        Kind::AskPause
+        | Kind::AskIds
+        | Kind::AskShow
+        | Kind::AskWorking
+        | Kind::AskLength
+        | Kind::AskStat => {
             let (ticket, request) = request_from(kind, parts)?;
             BusMessage::Ask { ticket, request }
         }
@@ -395,6 +389,18 @@ fn request_from(kind: Kind, parts: &mut Parts<'_>) -> Option<(Ticket, RemoteRequ
                 RemoteRequest::Show(id)
             } else {
                 RemoteRequest::Working(id)
+            };
+            Some((ticket_from(&payload.ticket), request))
+        }
+        Kind::AskPause => {
+            let payload: &ArchivedPausePayload = parts.fixed()?;
+            let request = RemoteRequest::Pause {
+                queue: parts.rest()?,
+                pause: PauseState {
+                    input: payload.input,
+                    output: payload.output,
+                },
+                version: payload.version.to_native(),
             };
             Some((ticket_from(&payload.ticket), request))
         }

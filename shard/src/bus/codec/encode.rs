@@ -143,19 +143,6 @@ impl Encoder {
                 };
                 self.fixed(Kind::Transfer, &payload)
             }
-            BusMessage::Pause {
-                queue,
-                pause,
-                version,
-            } => {
-                raw = Raw::Bytes(queue);
-                let payload = PausePayload {
-                    version: *version,
-                    input: pause.input,
-                    output: pause.output,
-                };
-                self.fixed(Kind::Pause, &payload)
-            }
             BusMessage::Ask { ticket, request } => return self.ask(*ticket, request),
             BusMessage::Told { ticket, answer } => return self.told(*ticket, answer),
             BusMessage::Delete { .. } | BusMessage::Interest { .. } => {
@@ -266,6 +253,19 @@ impl Encoder {
             RemoteRequest::Working(id) => (self.fixed(Kind::AskWorking, &one(ticket, id)), Raw::Nothing),
             RemoteRequest::Length(queue) => (self.fixed(Kind::AskLength, &ticket), Raw::Bytes(queue)),
             RemoteRequest::Stat(queue) => (self.fixed(Kind::AskStat, &ticket), Raw::Bytes(queue)),
+            RemoteRequest::Pause {
+                queue,
+                pause,
+                version,
+            } => {
+                let payload = PausePayload {
+                    version: *version,
+                    ticket,
+                    input: pause.input,
+                    output: pause.output,
+                };
+                (self.fixed(Kind::AskPause, &payload), Raw::Bytes(queue))
+            }
         }
     }
 

@@ -155,6 +155,11 @@ fn requests() -> impl Strategy<Value = RemoteRequest> {
         ids().prop_map(RemoteRequest::Working),
         blobs().prop_map(RemoteRequest::Length),
         blobs().prop_map(RemoteRequest::Stat),
+        (blobs(), pauses(), any::<u64>()).prop_map(|(queue, pause, version)| RemoteRequest::Pause {
+            queue,
+            pause,
+            version,
+        }),
     ]
 }
 
@@ -315,13 +320,6 @@ fn messages() -> impl Strategy<Value = BusMessage> {
             .prop_map(|digest| M::InterestDigest { digest })
             .boxed(),
         any::<u16>().prop_map(|shard| M::InterestWanted { shard }).boxed(),
-        (blobs(), pauses(), any::<u64>())
-            .prop_map(|(queue, pause, version)| M::Pause {
-                queue,
-                pause,
-                version,
-            })
-            .boxed(),
         (tickets(), requests())
             .prop_map(|(ticket, request)| M::Ask { ticket, request })
             .boxed(),
