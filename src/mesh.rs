@@ -17,6 +17,7 @@ use glommio::{GlommioError, ResourceType};
 use shard::message::Message;
 use shard::slot::ShardNo;
 
+use crate::bus::Visitor;
 use crate::net::Arrival;
 use crate::wakeup::Wakeup;
 
@@ -40,6 +41,8 @@ pub enum Envelope {
         /// The connection.
         arrival: Arrival,
     },
+    /// A connection of another node, which shard 0 accepted.
+    Visitor(Visitor),
 }
 
 /// Makes the meshes of all shards of a node; clones join the same one.

@@ -13,6 +13,7 @@
 
 mod accept;
 mod connection;
+mod unsent;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -26,6 +27,7 @@ use shard::message::SessionId;
 use crate::wakeup::{Place, Ready, Side, Wakeup, socket_waker};
 pub use accept::{Arrival, Listener};
 use connection::{Connection, Phase, Received};
+pub use unsent::Unsent;
 
 /// Bytes of one receive at the most.
 const RECEIVE_BYTES: usize = 64 << 10;

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
+use shard::cluster::conf::Nodes;
 use shard::id::NodeId;
 use shard::limits::MAX_SHARDS;
 use shard::log::LogBoot;
@@ -22,12 +23,14 @@ use shard::slot::ShardNo;
 use thiserror::Error;
 use tracing::{info, warn};
 
+use crate::bus::{self, Bus};
 use crate::config::rewrite::ConfigFile;
 use crate::config::{Config, cpus};
 use crate::executor::Heartbeat;
 use crate::log::{self, Files, FolderLock};
 use crate::mesh::{self, Mesh};
 use crate::net::{Listener, Net};
+use crate::nodes::{self, NodesError, NodesFile};
 use crate::wakeup::Wakeup;
 use crate::worker::{Clock, Parts, Posts, Worker};
 use crate::{executor, process, telemetry};
@@ -47,6 +50,9 @@ pub enum BootError {
     /// The log keeps us from starting.
     #[error(transparent)]
     Log(#[from] log::LogError),
+    /// The file of the cluster keeps us from starting.
+    #[error(transparent)]
+    Nodes(#[from] NodesError),
     /// A setting that only the server can check.
     #[error("{0}")]
     Setting(String),
@@ -101,8 +107,11 @@ pub fn run(config: Config) -> Result<(), BootError> {
     probe::io_uring()?;
     probe::locked_memory()?;
     let (listeners, addresses) = listen::bind(&settings)?;
+    let bus_listeners = listen::bind_bus(&settings)?;
     let unix_socket = listeners.iter().find_map(|listener| listener.unix_path.clone());
     let stop_requests = signals::watch()?;
+    let opened = NodesFile::open(&settings.cluster_config_file);
+    let (nodes_file, nodes) = opened.inspect_err(|_| remove_files(unix_socket.as_deref(), None))?;
     // Late, since it may put a log aside; before the pidfile, which may be that of the server that holds the lock.
     let lock = FolderLock::new(Path::new(DATA_FOLDER));
     let booted = log::boot(&lock, settings.appendonly, shards);
@@ -112,14 +121,20 @@ pub fn run(config: Config) -> Result<(), BootError> {
     let node = Node {
         options: ShardOptions {
             log: booted,
-            ..options(shards, file.as_ref().map_or("", |(path, _)| path))
+            ..options(shards, file.as_ref().map_or("", |(path, _)| path), nodes)
         },
+        nodes_file,
         settings,
         clock: Clock::start(),
         config_file: file.map(|(_, file)| file),
         lock,
     };
-    let ended = node.start_shards(&cpus, listeners, stop_requests)?;
+    let of_shard_0 = OfShard0 {
+        listeners,
+        bus_listeners,
+        stop_requests,
+    };
+    let ended = node.start_shards(&cpus, of_shard_0)?;
     info!(
         "shardq {} ready on {}; {} shards on CPUs {}, pid {}",
         env!("CARGO_PKG_VERSION"),
@@ -143,19 +158,15 @@ struct Node {
     clock: Clock,
     config_file: Option<ConfigFile>,
     lock: FolderLock,
+    nodes_file: NodesFile,
 }
 
 impl Node {
     /// Starts a thread for each shard; returns where each of them says that it has ended.
-    fn start_shards(
-        &self,
-        cpus: &[usize],
-        listeners: Vec<Listener>,
-        stop_requests: signals::StopRequests,
-    ) -> Result<Receiver<()>, BootError> {
+    fn start_shards(&self, cpus: &[usize], of_shard_0: OfShard0) -> Result<Receiver<()>, BootError> {
         let (ended, all_ended) = channel();
         let mesh = mesh::builder(self.options.shards);
-        let mut of_shard_0 = Some((listeners, stop_requests));
+        let mut of_shard_0 = Some(of_shard_0);
         for (number, &cpu) in cpus.iter().enumerate() {
             let number = ShardNo::try_from(number).expect("checked against the limit");
             let (made, is_made) = channel();
@@ -169,6 +180,7 @@ impl Node {
                 clock: self.clock,
                 config_file: self.config_file.clone(),
                 lock: self.lock.clone(),
+                nodes_file: self.nodes_file.clone(),
                 mesh: mesh.clone(),
                 of_shard_0: of_shard_0.take(),
             };
@@ -193,6 +205,13 @@ impl Node {
     }
 }
 
+/// What only shard 0 is given.
+struct OfShard0 {
+    listeners: Vec<Listener>,
+    bus_listeners: Vec<Listener>,
+    stop_requests: signals::StopRequests,
+}
+
 /// What one shard's thread is given.
 struct Seat {
     options: ShardOptions,
@@ -200,8 +219,9 @@ struct Seat {
     clock: Clock,
     config_file: Option<ConfigFile>,
     lock: FolderLock,
+    nodes_file: NodesFile,
     mesh: mesh::Builder,
-    of_shard_0: Option<(Vec<Listener>, signals::StopRequests)>,
+    of_shard_0: Option<OfShard0>,
 }
 
 impl Seat {
@@ -227,9 +247,18 @@ impl Seat {
         let posts = Posts::new(Arc::clone(&wakeup));
         let mesh = Mesh::join(self.mesh, number, shards, &wakeup).await;
         let mut net = Net::new(Arc::clone(&wakeup), self.settings.tcp_keepalive_s);
-        if let Some((listeners, stop_requests)) = self.of_shard_0 {
-            net.listen(listeners);
-            glommio::spawn_local(stop_requests.forward(posts.clone())).detach();
+        let mut bus = Bus::new(bus::Parts {
+            shard: number,
+            shards,
+            clock: self.clock,
+            wakeup: Arc::clone(&wakeup),
+            secret: self.settings.cluster_secret.clone().unwrap_or_default(),
+            node_timeout_ms: bus::node_timeout_ms(&self.settings),
+        });
+        if let Some(of_shard_0) = self.of_shard_0 {
+            net.listen(of_shard_0.listeners);
+            bus.listen(of_shard_0.bus_listeners);
+            glommio::spawn_local(of_shard_0.stop_requests.forward(posts.clone())).detach();
         }
         let shard = Shard::new(self.options, self.settings, self.clock.now());
         Worker::new(Parts {
@@ -238,11 +267,13 @@ impl Seat {
             shards,
             clock: self.clock,
             net,
+            bus,
             mesh,
             posts,
             wakeup,
             config_file: self.config_file,
             files: Files::new(self.lock),
+            nodes_file: self.nodes_file,
             heartbeat,
         })
         .run()
@@ -303,12 +334,13 @@ fn place_shards(settings: &Settings) -> Result<Vec<usize>, BootError> {
     Ok(chosen.iter().copied().cycle().take(count).collect())
 }
 
-fn options(shards: u16, config_file: &str) -> ShardOptions {
+fn options(shards: u16, config_file: &str, nodes: Nodes) -> ShardOptions {
     let [node, run_id] = [random(), random()].map(|bytes| bytes.unwrap_or([0; 20]));
+    let known = nodes.me.as_ref().map(|me| me.id);
     ShardOptions {
         shard: 0,
         shards,
-        node: NodeId::from_bytes(node),
+        node: known.unwrap_or(NodeId::from_bytes(node)),
         seed: [0; 32],
         hash_seed: random().map(u64::from_le_bytes).unwrap_or(0),
         facts: NodeFacts {
@@ -320,6 +352,8 @@ fn options(shards: u16, config_file: &str) -> ShardOptions {
             config_file: config_file.to_owned(),
             os: process::operating_system(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            machine: nodes::machine(),
+            nodes: Some(nodes),
         },
         log: LogBoot::nothing(),
     }

@@ -1,7 +1,7 @@
 //! One shard's loop: it feeds the state machine with what happened and does what the state machine wants done.
 //!
-//! A turn: what other shards sent, always and first - what sockets have, within a budget - upkeep - output to the
-//! sockets - one batch to each shard. Then the loop sleeps until something rings, or the next deadline; with work
+//! A turn: what other shards sent, always and first - what other nodes sent and what sockets have, within a budget each - upkeep -
+//! output to the sockets - one batch to each node and shard. Then the loop sleeps until something rings, or the next deadline; with work
 //! left it only lets the executor look at the ring. It decides nothing about jobs, and never waits for anyone inside of a turn. All state is
 //! owned by this one task: there is nothing to borrow across an await.
 
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use glommio::timer::Timer;
+use shard::bus::{BusMessage, Traffic};
 use shard::clock::Now;
 use shard::input::{Effect, Input, Told};
 use shard::log::{Done, IoError};
@@ -25,11 +26,13 @@ use shard::message::{SessionId, Ticket};
 use shard::shard::Shard;
 use shard::slot::ShardNo;
 
+use crate::bus::{self, Bus};
 use crate::config::rewrite::ConfigFile;
 use crate::executor::{Heartbeat, look_at_rings};
 use crate::log::Files;
 use crate::mesh::{Envelope, Mesh};
 use crate::net::{Arrival, Event, Net};
+use crate::nodes::NodesFile;
 use crate::wakeup::Wakeup;
 
 /// Socket events of one turn at the most, so that the other shards do not wait longer.
@@ -82,6 +85,8 @@ pub enum Post {
         /// How it ended.
         result: Result<Done, IoError>,
     },
+    /// `nodes.conf` was written, or not.
+    NodesSaved(Result<(), String>),
     /// A signal asks the node to stop.
     Stop,
 }
@@ -116,11 +121,13 @@ pub struct Worker {
     shards: u16,
     clock: Clock,
     net: Net,
+    bus: Bus,
     mesh: Mesh,
     posts: Posts,
     wakeup: Arc<Wakeup>,
     config_file: Option<ConfigFile>,
     files: Files,
+    nodes_file: NodesFile,
     heartbeat: Heartbeat,
     /// Shard 0: accepted connections that the shard has not placed yet.
     waiting: HashMap<u64, Arrival>,
@@ -129,6 +136,8 @@ pub struct Worker {
     dirty: Vec<SessionId>,
     effects: Vec<Effect>,
     chunks: Vec<Bytes>,
+    /// A batch of the bus.
+    bus_batch: Vec<BusMessage>,
     /// When the shard stopped; writing goes on until then at the latest.
     ends_at_us: Option<u64>,
 }
@@ -145,6 +154,8 @@ pub struct Parts {
     pub clock: Clock,
     /// Its sockets.
     pub net: Net,
+    /// Its links to other nodes.
+    pub bus: Bus,
     /// Its end of the mesh.
     pub mesh: Mesh,
     /// Where others leave things for it.
@@ -155,6 +166,8 @@ pub struct Parts {
     pub config_file: Option<ConfigFile>,
     /// Its log's files.
     pub files: Files,
+    /// Where shard 0 keeps what it knows of the cluster.
+    pub nodes_file: NodesFile,
     /// Keeps its executor awake.
     pub heartbeat: Heartbeat,
 }
@@ -168,17 +181,20 @@ impl Worker {
             shards: parts.shards,
             clock: parts.clock,
             net: parts.net,
+            bus: parts.bus,
             mesh: parts.mesh,
             posts: parts.posts,
             wakeup: parts.wakeup,
             config_file: parts.config_file,
             files: parts.files,
+            nodes_file: parts.nodes_file,
             heartbeat: parts.heartbeat,
             waiting: HashMap::new(),
             next_connection: 0,
             dirty: Vec::new(),
             effects: Vec::new(),
             chunks: Vec::new(),
+            bus_batch: Vec::new(),
             ends_at_us: None,
         }
     }
@@ -199,6 +215,7 @@ impl Worker {
         self.heartbeat.quicken();
         self.take_mesh();
         self.take_posts();
+        self.take_bus();
         self.take_net();
         let now = self.clock.now();
         self.net.expire(now.mono_us);
@@ -210,6 +227,7 @@ impl Worker {
                 break;
             }
         }
+        self.send_bus();
         self.send_batches();
     }
 
@@ -231,6 +249,7 @@ impl Worker {
                     self.connect(now, arrival, client);
                     self.perform_effects(now);
                 }
+                Envelope::Visitor(visitor) => self.bus.adopt(visitor),
             }
         }
     }
@@ -244,8 +263,47 @@ impl Worker {
             match post {
                 Post::Told(ticket, told) => self.step(now, Input::Told { ticket, told }),
                 Post::Disk { id, result } => self.step(now, Input::Disk { id, result }),
+                Post::NodesSaved(result) => self.step(now, Input::NodesSaved { result }),
                 Post::Stop => self.step(now, Input::Stop),
             }
+        }
+    }
+
+    fn take_bus(&mut self) {
+        let mut bytes_left = TURN_BYTES;
+        let mut messages = std::mem::take(&mut self.bus_batch);
+        for _ in 0..TURN_EVENTS {
+            let Some(event) = self.bus.next(&mut messages) else {
+                break;
+            };
+            let now = self.clock.now();
+            match event {
+                bus::Event::Link(link, event) => self.step(now, Input::Link { link, event }),
+                bus::Event::Batch(from, bytes) => {
+                    let messages = &mut messages;
+                    self.step(now, Input::Bus { from, messages });
+                    bytes_left = bytes_left.saturating_sub(bytes);
+                }
+                bus::Event::Visitor(visitor) => match visitor.shard(self.shards) {
+                    shard if shard == self.number => self.bus.adopt(visitor),
+                    shard => self.mesh.post(shard, Envelope::Visitor(visitor)),
+                },
+            }
+            if bytes_left == 0 {
+                break;
+            }
+        }
+        self.bus_batch = messages;
+    }
+
+    /// Sends other nodes what there is for them.
+    fn send_bus(&mut self) {
+        while let Some(link) = self.shard.take_bus(&mut self.bus_batch) {
+            self.bus.send(link, &mut self.bus_batch);
+        }
+        let traffic = self.bus.take_traffic();
+        if traffic != Traffic::default() {
+            self.shard.count_bus(&traffic);
         }
     }
 
@@ -338,13 +396,14 @@ impl Worker {
         let Some(ends_at_us) = self.ends_at_us else {
             return false;
         };
-        let is_written = !self.net.is_flushing() && !self.mesh.has_backlog();
+        let is_written = !self.net.is_flushing() && !self.bus.is_flushing() && !self.mesh.has_backlog();
         is_written || self.clock.now().mono_us >= ends_at_us
     }
 
     /// Microseconds until the loop has to look again by itself.
     fn rest_us(&self, now_us: u64) -> Option<u64> {
-        if self.net.has_events() || self.mesh.has_arrived() || !self.dirty.is_empty() {
+        if self.net.has_events() || self.bus.has_events() || self.mesh.has_arrived() || !self.dirty.is_empty()
+        {
             return Some(0);
         }
         let deadlines = [

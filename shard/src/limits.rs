@@ -86,6 +86,10 @@ pub const ASK_TRIES: u8 = 3;
 pub const ACK_AGAIN_MS: u64 = 1_000;
 /// And at least this often.
 pub const ACK_AGAIN_MAX_MS: u64 = 180_000;
+/// Jobs that a leaving node looks at in one step,
+pub const LEAVING_STEP: u32 = 256;
+/// and the pause between two of them, milliseconds.
+pub const LEAVING_PAUSE_MS: u64 = 20;
 /// Jobs that repair looks at in one step.
 pub const REPAIR_STEP: u32 = 64;
 /// Pause between two steps of repair, milliseconds: it is to leave room for clients.

@@ -20,6 +20,9 @@ pub use table::TABLE;
 
 use crate::error::CommandError;
 
+/// How far the bus port is from the client port unless `bus-port` says otherwise (as in the original).
+pub const BUS_PORT_DISTANCE: u64 = 10_000;
+
 /// The values of all settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -57,8 +60,32 @@ pub struct Settings {
     pub aof_load_truncated: bool,
     /// Bytes of a segment of the log.
     pub aof_segment_bytes: u64,
-    /// File that keeps the node's ID.
+    /// File that keeps the node's ID, and the nodes it knows.
     pub cluster_config_file: String,
+    /// Port of the bus between nodes; 0: `port` and [`BUS_PORT_DISTANCE`].
+    pub bus_port: u64,
+    /// Addresses of the bus; empty: those of `bind`, and without a secret only those that no other machine reaches.
+    pub bus_bind: Vec<String>,
+    /// What nodes prove to each other.
+    pub cluster_secret: Option<Vec<u8>>,
+    /// Address or host name that clients and other nodes are told; empty: as connections have it.
+    pub announce_host: String,
+    /// Port that clients are told; 0: `port`.
+    pub announce_port: u64,
+    /// Port of the bus that other nodes are told; 0: the one of the bus.
+    pub announce_bus_port: u64,
+    /// The machine it runs on; empty: as the machine says.
+    pub host_id: String,
+    /// Its zone; empty: none.
+    pub zone: String,
+    /// Silence after which another node is failed, milliseconds.
+    pub cluster_node_timeout_ms: u64,
+    /// Seconds after which what a failed node held is copied elsewhere.
+    pub repair_after_s: u64,
+    /// How long a node that lost its memory may take to say what it still has, milliseconds.
+    pub rejoin_wait_ms: u64,
+    /// Copies below which no ADDJOB is content.
+    pub min_replicate: u64,
     /// Password that clients must give.
     pub requirepass: Option<Vec<u8>>,
     /// New names of commands; an empty one takes the command away.
@@ -108,6 +135,18 @@ impl Default for Settings {
             aof_load_truncated: true,
             aof_segment_bytes: 16 << 20,
             cluster_config_file: "nodes.conf".to_owned(),
+            bus_port: 0,
+            bus_bind: Vec::new(),
+            cluster_secret: None,
+            announce_host: String::new(),
+            announce_port: 0,
+            announce_bus_port: 0,
+            host_id: String::new(),
+            zone: String::new(),
+            cluster_node_timeout_ms: 15_000,
+            repair_after_s: 300,
+            rejoin_wait_ms: 5_000,
+            min_replicate: 1,
             requirepass: None,
             renamed_commands: Vec::new(),
             maxclients: 10_000,
@@ -133,6 +172,15 @@ impl Settings {
     /// Whether acknowledged and delivered at-most-once jobs are evicted when memory is used up.
     pub fn evicts(&self) -> bool {
         self.maxmemory_policy == "acks"
+    }
+
+    /// The port of the bus; 0: there is none. More than a port can be, when `port` leaves no room and `bus-port` is not set.
+    pub fn bus_port(&self) -> u64 {
+        match (self.bus_port, self.port) {
+            (0, 0) => 0,
+            (0, port) => port + BUS_PORT_DISTANCE,
+            (port, _) => port,
+        }
     }
 
     /// Sets a value given in the configuration file or on the command line (several words are joined by a blank).
@@ -350,6 +398,17 @@ mod tests {
         assert!(settings.set("requirepass", "").is_ok());
         assert_eq!(settings.requirepass, None);
         assert!(settings.set("requirepass", &"x".repeat(513)).is_err());
+    }
+
+    #[test]
+    fn the_bus_port_follows_the_client_port() {
+        let mut settings = Settings::default();
+        assert_eq!(settings.bus_port(), 17_711);
+        settings.port = 0;
+        assert_eq!(settings.bus_port(), 0, "a Unix socket only");
+        settings.bus_port = 7;
+        assert_eq!(settings.bus_port(), 7);
+        assert!(settings.set("cluster-secret", "x").is_err(), "only at the start");
     }
 
     #[test]

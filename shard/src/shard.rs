@@ -7,6 +7,7 @@
 mod buffers;
 mod bus;
 mod change;
+mod membership;
 mod report;
 mod store;
 
@@ -15,6 +16,8 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use crate::clock::{Mono, Now};
+use crate::cluster::Membership;
+use crate::cluster::conf::Nodes;
 use crate::core::{Core, Feed, Mesh, SessionTimer};
 use crate::home::{Home, HomeOptions};
 use crate::id::NodeId;
@@ -67,6 +70,10 @@ pub struct NodeFacts {
     pub os: String,
     /// Version of the product.
     pub version: String,
+    /// What the machine calls itself (`host-id`), or empty.
+    pub machine: String,
+    /// What `nodes.conf` holds; none: whoever makes the shards says which nodes there are.
+    pub nodes: Option<Nodes>,
 }
 
 /// One core's share of a node.
@@ -83,6 +90,8 @@ pub struct Shard {
     /// How many shards have said so.
     closed_shards: u16,
     store: Store,
+    /// Shard 0 only.
+    membership: Option<Membership>,
     /// Scratch, kept for its capacity.
     unstarved: Vec<SessionId>,
 }
@@ -96,13 +105,21 @@ impl Shard {
             node,
             seed,
             hash_seed,
-            facts,
+            mut facts,
             log,
         } = options;
         assert!(shard < shards && shards <= limits::MAX_SHARDS);
         let maxmemory = settings.maxmemory;
         let mut acts = Vec::new();
-        let keeper = (shard == 0).then(|| Keeper::new(shards, &log, now.wall_ms(), &mut acts));
+        let mut keeper = (shard == 0).then(|| Keeper::new(shards, &log, now.wall_ms(), &mut acts));
+        let nodes = facts.nodes.take().filter(|_| shard == 0);
+        let epoch_before = nodes
+            .as_ref()
+            .and_then(|nodes| nodes.me.as_ref())
+            .map(|me| me.epoch);
+        if let (Some(keeper), Some(epoch)) = (&mut keeper, epoch_before) {
+            keeper.not_before(epoch);
+        }
         let memory = Memory::new(0);
         let mut home = Home::new(
             HomeOptions {
@@ -116,6 +133,15 @@ impl Shard {
             now,
         );
         home.set_evicts(settings.evicts());
+        home.set_cluster_terms(
+            settings.min_replicate,
+            settings.rejoin_wait_ms,
+            settings.cluster_node_timeout_ms,
+        );
+        let membership = nodes.map(|nodes| {
+            let cluster = membership::facts(&settings, &facts);
+            Membership::new(node, nodes, cluster, seed, now)
+        });
         let core = Core {
             shard,
             shards,
@@ -155,10 +181,12 @@ impl Shard {
             closed: false,
             closed_shards: 0,
             store: Store::new(log, seed, now),
+            membership,
             unstarved: Vec::new(),
         };
         this.balance_memory();
         this.start_store(now);
+        this.start_membership(now);
         acts.into_iter().for_each(|act| this.act(act));
         this.upkeep(now);
         this
@@ -263,7 +291,8 @@ impl Shard {
         } else {
             self.core.home.log_deadline()
         };
-        sessions.into_iter().chain(home).min()
+        let membership = self.membership.as_ref().and_then(Membership::next_deadline);
+        sessions.into_iter().chain(home).chain(membership).min()
     }
 
     /// The present settings.
@@ -433,6 +462,7 @@ impl Shard {
         self.balance_memory();
         self.tell_buffers();
         self.log_turn(now);
+        self.membership_tick(now);
     }
 
     fn balance_memory(&mut self) {
@@ -578,6 +608,7 @@ impl Shard {
                 self.core.send_node(0, message);
             }
             NodeMessage::MemoryLevel(level) => {
+                self.with_membership(now, |membership| membership.set_memory_level(level));
                 self.core.home.set_memory_level(level);
                 self.borrower.level_changed();
             }
@@ -591,7 +622,14 @@ impl Shard {
             NodeMessage::LogCounts => self.log_counts(),
             NodeMessage::EndLog => self.end_log(),
             NodeMessage::LogRead(read) => self.keep(|keeper, acts| keeper.read(read, acts)),
-            NodeMessage::LogReady => self.keep(|keeper, acts| keeper.ready(acts)),
+            NodeMessage::LogReady => {
+                self.keep(|keeper, acts| keeper.ready(acts));
+                self.start_membership(now);
+            }
+            NodeMessage::Ask {
+                ticket: Some(ticket),
+                change: Change::Cluster(change),
+            } => self.change_cluster(now, ticket, change),
             NodeMessage::Ask { .. }
             | NodeMessage::Applied { .. }
             | NodeMessage::Ended { .. }

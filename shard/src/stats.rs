@@ -17,6 +17,7 @@ pub use latency::{LatencyEvent, LatencyMonitor, MAX_SAMPLES, merge_events};
 pub use rates::{PerSecond, Rates};
 pub use slowlog::{SlowEntry, SlowLog};
 
+use crate::bus::Traffic;
 use crate::clock::Now;
 use crate::commands::Flags;
 use crate::commands::redact;
@@ -216,11 +217,27 @@ counters! {
     evicted_clients: "Clients closed because client buffers took too much of the memory.",
     clients_killed: "Clients ended by CLIENT KILL.",
     monitor_lines_dropped: "Lines that MONITOR left out because they were too many.",
+    bus_messages_sent: "Messages to other nodes.",
+    bus_messages_received: "Messages of other nodes.",
+    bus_bytes_sent: "Bytes to other nodes.",
+    bus_bytes_received: "Bytes of other nodes.",
+    bus_frames_dropped: "Frames to other nodes that were dropped because their link was down, or too much waited for it.",
+    bus_reconnects: "Attempts to connect a link to another node again.",
 }
 
 impl Counters {
     /// The first so many stand in the section Stats of the original.
     pub const ORIGINAL: usize = 5;
+
+    /// Adds what went over the bus.
+    pub fn add_bus(&mut self, traffic: &Traffic) {
+        self.bus_messages_sent += traffic.messages_sent;
+        self.bus_messages_received += traffic.messages_received;
+        self.bus_bytes_sent += traffic.bytes_sent;
+        self.bus_bytes_received += traffic.bytes_received;
+        self.bus_frames_dropped += traffic.frames_dropped;
+        self.bus_reconnects += traffic.reconnects;
+    }
 
     /// Takes over what the home of the jobs has counted.
     fn take_home(&mut self, home: &home::Counters) {

@@ -4,15 +4,14 @@
 //! is then called. It is used for Unix sockets too: it only receives, sends and polls by descriptor. The stream cannot
 //! send several chunks in one system call, so that is done beside it, and the stream only waits.
 
-use std::collections::VecDeque;
-use std::io::{self, ErrorKind, IoSlice};
+use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use futures_lite::io::{AsyncRead, AsyncWrite};
 use glommio::net::TcpStream;
 use shard::input::Peer;
@@ -20,9 +19,8 @@ use shard::message::SessionId;
 use socket2::{SockRef, TcpKeepalive};
 
 use super::accept::Arrival;
+use super::unsent::Unsent;
 
-/// Chunks sent by one system call at the most.
-const SEND_CHUNKS: usize = 64;
 /// Probes of a silent peer before it counts as dead.
 const KEEPALIVE_PROBES: u32 = 3;
 
@@ -65,8 +63,7 @@ pub(super) struct Connection {
     /// It became readable while it was not read.
     is_readable: bool,
     has_ended: bool,
-    unsent: VecDeque<Bytes>,
-    unsent_bytes: usize,
+    unsent: Unsent,
     sent_bytes: usize,
     read_waker: Waker,
     write_waker: Waker,
@@ -87,8 +84,7 @@ impl Connection {
             is_reading: true,
             is_readable: false,
             has_ended: false,
-            unsent: VecDeque::new(),
-            unsent_bytes: 0,
+            unsent: Unsent::default(),
             sent_bytes: 0,
             read_waker,
             write_waker,
@@ -107,7 +103,7 @@ impl Connection {
     }
 
     pub(super) fn unsent_bytes(&self) -> usize {
-        self.unsent_bytes
+        self.unsent.bytes()
     }
 
     pub(super) fn has_sent(&self) -> bool {
@@ -167,20 +163,18 @@ impl Connection {
         if self.phase == Phase::Failed {
             return;
         }
-        for chunk in chunks.filter(|chunk| !chunk.is_empty()) {
-            self.unsent_bytes += chunk.len();
-            self.unsent.push_back(chunk);
-        }
+        chunks.for_each(|chunk| self.unsent.push(chunk));
     }
 
     /// Sends what waits, until the kernel takes no more.
     pub(super) fn flush(&mut self) -> io::Result<()> {
-        while !self.unsent.is_empty() && !self.is_blocked {
-            match self.send_chunks() {
-                Ok(bytes) => self.took(bytes),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait_until_writable()?,
-                Err(error) => return Err(error),
+        while self.unsent.bytes() > 0 && !self.is_blocked {
+            // SAFETY: as in `descriptor`, whose borrow would be of all of the connection.
+            let socket = unsafe { BorrowedFd::borrow_raw(self.stream.as_raw_fd()) };
+            let (sent, is_full) = self.unsent.send(socket)?;
+            self.sent_bytes += sent;
+            if is_full {
+                self.wait_until_writable()?;
             }
         }
         Ok(())
@@ -196,7 +190,6 @@ impl Connection {
     pub(super) fn fail(&mut self) {
         self.phase = Phase::Failed;
         self.unsent.clear();
-        self.unsent_bytes = 0;
     }
 
     /// Probes a silent client after `keepalive_s` seconds, three times at a third of it; 0: never.
@@ -218,46 +211,18 @@ impl Connection {
         };
     }
 
-    fn send_chunks(&self) -> io::Result<usize> {
-        let mut slices = [IoSlice::new(&[]); SEND_CHUNKS];
-        let mut count = 0;
-        for (slice, chunk) in slices.iter_mut().zip(&self.unsent) {
-            *slice = IoSlice::new(chunk);
-            count += 1;
-        }
-        SockRef::from(&self.descriptor())
-            .send_vectored_with_flags(&slices[..count], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
-    }
-
     fn wait_until_writable(&mut self) -> io::Result<()> {
         let mut context = Context::from_waker(&self.write_waker);
-        let first = self.unsent.front().expect("only output waits for the socket");
+        let first = self.unsent.first().expect("only output waits for the socket");
         match Pin::new(&mut self.stream).poll_write(&mut context, first) {
             Poll::Pending => self.is_blocked = true,
             Poll::Ready(sent) => {
                 let sent = sent?;
-                self.took(sent);
+                self.unsent.took(sent);
+                self.sent_bytes += sent;
             }
         }
         Ok(())
-    }
-
-    fn took(&mut self, bytes: usize) {
-        self.sent_bytes += bytes;
-        self.unsent_bytes -= bytes;
-        let mut left = bytes;
-        while left > 0 {
-            let chunk = self
-                .unsent
-                .front_mut()
-                .expect("the kernel takes no more than it was given");
-            let taken = left.min(chunk.len());
-            chunk.advance(taken);
-            left -= taken;
-            if chunk.is_empty() {
-                self.unsent.pop_front();
-            }
-        }
     }
 
     fn tcp_ends(&self) -> (Peer, Peer) {

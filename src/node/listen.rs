@@ -8,9 +8,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shard::settings::Settings;
+use shard::settings::{BUS_PORT_DISTANCE, Settings};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use thiserror::Error;
+use tracing::warn;
 
 use crate::net::Listener;
 
@@ -26,8 +27,13 @@ pub enum ListenError {
     Tcp {
         address: SocketAddr,
         error: io::Error,
-        hint: &'static str,
+        hint: String,
     },
+    /// The client port leaves no room above it.
+    #[error(
+        "port {0} + {BUS_PORT_DISTANCE} is no port for other nodes to connect to\n  Choose one with --bus-port, or a lower --port."
+    )]
+    BusPort(u64),
     /// A Unix socket.
     #[error("cannot listen on the Unix socket {path}: {why}")]
     Unix { path: String, why: String },
@@ -43,7 +49,7 @@ pub(super) fn bind(settings: &Settings) -> Result<(Vec<Listener>, Vec<String>), 
     let backlog = i32::try_from(settings.tcp_backlog).unwrap_or(i32::MAX);
     if let Some(port) = u16::try_from(settings.port).ok().filter(|&port| port != 0) {
         for address in tcp_addresses(&settings.bind, port) {
-            listeners.push(bind_tcp(address, backlog)?);
+            listeners.push(bind_tcp(address, backlog, "")?);
             addresses.push(address.to_string());
         }
     }
@@ -55,6 +61,45 @@ pub(super) fn bind(settings: &Settings) -> Result<(Vec<Listener>, Vec<String>), 
         return Err(ListenError::Nothing);
     }
     Ok((listeners, addresses))
+}
+
+/// The listeners of the bus; none when there is no client port and no bus port.
+pub(super) fn bind_bus(settings: &Settings) -> Result<Vec<Listener>, ListenError> {
+    let port = match u16::try_from(settings.bus_port()) {
+        Ok(0) => return Ok(Vec::new()),
+        Ok(port) => port,
+        Err(_) => return Err(ListenError::BusPort(settings.port)),
+    };
+    let backlog = i32::try_from(settings.tcp_backlog).unwrap_or(i32::MAX);
+    bus_addresses(settings, port)
+        .into_iter()
+        .map(|address| bind_tcp(address, backlog, "bus-"))
+        .collect()
+}
+
+/// Where the bus listens: without a secret, and unless told otherwise, only where no other machine reaches it.
+fn bus_addresses(settings: &Settings, port: u16) -> Vec<SocketAddr> {
+    let is_open = settings.cluster_secret.is_none();
+    if !settings.bus_bind.is_empty() {
+        let addresses = tcp_addresses(&settings.bus_bind, port);
+        if let Some(address) = addresses
+            .iter()
+            .find(|address| !address.ip().is_loopback() && is_open)
+        {
+            warn!(
+                "the bus listens on {address} without cluster-secret: whoever reaches it can speak as a node"
+            );
+        }
+        return addresses;
+    }
+    let mut addresses = tcp_addresses(&settings.bind, port);
+    if is_open {
+        addresses.retain(|address| address.ip().is_loopback());
+        if addresses.is_empty() {
+            addresses.push((Ipv4Addr::LOCALHOST, port).into());
+        }
+    }
+    addresses
 }
 
 fn tcp_addresses(bind: &[String], port: u16) -> Vec<SocketAddr> {
@@ -72,7 +117,8 @@ fn tcp_addresses(bind: &[String], port: u16) -> Vec<SocketAddr> {
     addresses
 }
 
-fn bind_tcp(address: SocketAddr, backlog: i32) -> Result<Listener, ListenError> {
+/// `of_setting` is what the settings `port` and `bind` begin with.
+fn bind_tcp(address: SocketAddr, backlog: i32, of_setting: &str) -> Result<Listener, ListenError> {
     let bound = || {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         // The port is free at once after the last process died, though its connections still time out.
@@ -91,7 +137,7 @@ fn bind_tcp(address: SocketAddr, backlog: i32) -> Result<Listener, ListenError> 
         }),
         Err(error) => Err(ListenError::Tcp {
             address,
-            hint: hint(&error),
+            hint: hint(&error, of_setting),
             error,
         }),
     }
@@ -109,18 +155,18 @@ fn with_patience(mut bind: impl FnMut() -> io::Result<Socket>) -> io::Result<Soc
     bind()
 }
 
-fn hint(error: &io::Error) -> &'static str {
+fn hint(error: &io::Error, of_setting: &str) -> String {
     match error.kind() {
-        ErrorKind::AddrInUse => {
-            "\n  Another process listens there; `ss -ltnp` shows which. Choose another one with --port."
-        }
-        ErrorKind::PermissionDenied => {
-            "\n  Ports below 1024 need a privilege: choose another one with --port, or give it with `setcap cap_net_bind_service=+ep`."
-        }
-        ErrorKind::AddrNotAvailable => {
-            "\n  This machine has no such address; `ip address` shows those it has. Set --bind."
-        }
-        _ => "",
+        ErrorKind::AddrInUse => format!(
+            "\n  Another process listens there; `ss -ltnp` shows which. Choose another one with --{of_setting}port."
+        ),
+        ErrorKind::PermissionDenied => format!(
+            "\n  Ports below 1024 need a privilege: choose another one with --{of_setting}port, or give it with `setcap cap_net_bind_service=+ep`."
+        ),
+        ErrorKind::AddrNotAvailable => format!(
+            "\n  This machine has no such address; `ip address` shows those it has. Set --{of_setting}bind."
+        ),
+        _ => String::new(),
     }
 }
 
@@ -179,9 +225,40 @@ mod tests {
     }
 
     #[test]
+    fn the_bus_is_open_only_to_those_who_know_the_secret_or_when_told() {
+        let shown = |bind: &str, bus_bind: &str, secret: &str| {
+            let mut settings = Settings::default();
+            for (name, value) in [("bind", bind), ("bus-bind", bus_bind), ("cluster-secret", secret)] {
+                assert!(settings.set_initial(name, value).is_ok());
+            }
+            let addresses = bus_addresses(&settings, 7);
+            addresses
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert_eq!(shown("127.0.0.1", "", ""), "127.0.0.1:7");
+        assert_eq!(shown("*", "", ""), "127.0.0.1:7");
+        assert_eq!(shown("10.0.0.1 ::1", "", ""), "[::1]:7");
+        assert_eq!(shown("10.0.0.1 ::1", "", "x"), "10.0.0.1:7 [::1]:7");
+        assert_eq!(shown("10.0.0.1", "10.0.0.2", ""), "10.0.0.2:7");
+    }
+
+    #[test]
+    fn a_client_port_without_room_above_it_is_explained() {
+        let settings = Settings {
+            port: 60_000,
+            ..Settings::default()
+        };
+        let error = bind_bus(&settings).unwrap_err().to_string();
+        assert!(error.contains("60000") && error.contains("--bus-port"), "{error}");
+    }
+
+    #[test]
     fn a_port_in_use_is_explained() {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let error = bind_tcp(taken.local_addr().unwrap(), 5).unwrap_err();
+        let error = bind_tcp(taken.local_addr().unwrap(), 5, "").unwrap_err();
         assert!(
             error.to_string().contains("Another process listens there"),
             "{error}"

@@ -54,11 +54,17 @@ impl Worker {
             Effect::Ask { ticket, question } => self.answer(ticket, question),
             Effect::Setting { name, value } => self.apply_setting(name, &value),
             Effect::Log { level, text } => telemetry::log(level, &text),
-            Effect::StopListening => self.net.stop_listening(),
-            Effect::Stopped => self.ends_at_us = Some(now.mono_us + STOP_FLUSH_US),
-            Effect::Identity { .. } | Effect::Dial(_) | Effect::HangUp { .. } | Effect::SaveNodes { .. } => {
-                unreachable!("no node is known before the bus is there")
+            Effect::StopListening => {
+                self.net.stop_listening();
+                self.bus.stop_listening();
             }
+            Effect::Stopped => self.ends_at_us = Some(now.mono_us + STOP_FLUSH_US),
+            Effect::Identity { node, epoch } => self.bus.set_identity(node, epoch),
+            Effect::Dial(dial) => {
+                self.bus.dial(dial);
+            }
+            Effect::HangUp { link } => self.bus.hang_up(link),
+            Effect::SaveNodes { text } => self.save_nodes(text),
             Effect::Disk { id, task } => self.perform_task(id, task),
             Effect::Die { why } => telemetry::die(&why),
             Effect::Crash => std::process::abort(),
@@ -114,6 +120,18 @@ impl Worker {
         .detach();
     }
 
+    /// Replaces `nodes.conf` beside all else.
+    fn save_nodes(&self, text: String) {
+        let (file, posts) = (self.nodes_file.clone(), self.posts.clone());
+        glommio::spawn_local(async move {
+            let saved = glommio::executor()
+                .spawn_blocking(move || file.replace(&text))
+                .await;
+            posts.post(Post::NodesSaved(saved));
+        })
+        .detach();
+    }
+
     /// Does something with the log's files on a thread for blocking calls, beside all else. A shard that has stopped has seen the
     /// ends of all its tasks.
     fn perform_task(&self, id: u64, task: DiskTask) {
@@ -133,6 +151,10 @@ impl Worker {
             "tcp-keepalive" => match value.parse() {
                 Ok(keepalive_s) => self.net.set_keepalive(keepalive_s),
                 Err(_) => warn!("tcp-keepalive is no number: {value}"),
+            },
+            "cluster-node-timeout" => match value.parse() {
+                Ok(node_timeout_ms) => self.bus.set_node_timeout(node_timeout_ms),
+                Err(_) => warn!("cluster-node-timeout is no number: {value}"),
             },
             "loglevel" if self.number == 0 => telemetry::set_level(value),
             "dir" if self.number == 0 => {

@@ -79,7 +79,7 @@ impl KeepAlive {
     }
 
     /// The answer to a ping: the round-trip time, when it is another than the one told before by a quarter or more. An answer to
-    /// nothing says nothing.
+    /// nothing ([`awaits`](Self::awaits)) says nothing.
     pub fn pong(&mut self, now_us: u64, number: u64) -> Option<u32> {
         let unanswered = self.unanswered.take_if(|ping| ping.number == number)?;
         let sample_us = now_us.saturating_sub(unanswered.sent_us).max(1);
@@ -90,6 +90,11 @@ impl KeepAlive {
         }
         self.told_us = self.smoothed_us;
         Some(u32::try_from(self.told_us).unwrap_or(u32::MAX))
+    }
+
+    /// Whether this ping is unanswered.
+    pub fn awaits(&self, number: u64) -> bool {
+        self.unanswered.as_ref().is_some_and(|ping| ping.number == number)
     }
 
     /// The kernel took output.

@@ -78,6 +78,23 @@ pub enum LinkEvent {
     },
 }
 
+/// What went over the bus since it was last asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Messages handed to links.
+    pub messages_sent: u64,
+    /// Messages received.
+    pub messages_received: u64,
+    /// Bytes that went to the kernel, signs of life included.
+    pub bytes_sent: u64,
+    /// Bytes received, signs of life included.
+    pub bytes_received: u64,
+    /// Frames dropped because their link was down or too much waited for it.
+    pub frames_dropped: u64,
+    /// Attempts to connect a link again.
+    pub reconnects: u64,
+}
+
 /// Who sent a batch: proved by the handshake of the link it came over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {

@@ -242,6 +242,9 @@ impl Membership {
 
     /// The store epoch is known, for the first time or anew: the node takes part.
     pub fn start(&mut self, now: Now, epoch: u64) {
+        if self.running && self.me.epoch == epoch {
+            return;
+        }
         self.me.epoch = epoch;
         if self.running {
             self.changed_myself(now);
@@ -257,8 +260,16 @@ impl Membership {
         self.save_when_due();
     }
 
-    /// Settings have changed.
+    /// Whether `start` was called.
+    pub fn is_running(&self) -> bool {
+        self.running
+    }
+
+    /// Settings may have changed.
     pub fn configure(&mut self, now: Now, facts: Facts) {
+        if self.facts == facts {
+            return;
+        }
         self.facts = facts;
         self.describe();
         self.tick(now);

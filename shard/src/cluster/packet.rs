@@ -224,7 +224,7 @@ pub(super) mod tests {
 
     prop_compose! {
         fn packet()(
-            kind in prop_oneof![Just(Kind::Beat), Just(Kind::Tell), Just(Kind::Meet), Just(Kind::Farewell)],
+            kind in prop::sample::select(vec![Kind::Beat, Kind::Tell, Kind::Meet, Kind::Farewell]),
             sender in record(),
             rumours in prop::collection::vec((record(), any::<u32>()), 0..=limits::PACKET_NODES),
             bans in prop::collection::vec(any::<([u8; 20], u64, u64)>(), 0..=limits::PACKET_BANS),

@@ -52,7 +52,9 @@ pub struct AddJob {
 
 /// Grammar, and the checks that need no queue.
 pub fn plan(core: &Core, _session: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
-    let terms = check(args, 1 + core.home.peers.reachable_count())?;
+    // A node that leaves gives its own copy away.
+    let here = u16::from(!core.home.peers.leaving);
+    let terms = check(args, here + core.home.peers.reachable_count())?;
     Ok(Plan::Home {
         slot: Slot::of_queue(&args[1]),
         request: Request::Add(terms.of_job(args)),
@@ -122,7 +124,7 @@ fn check(args: &Args<'_>, reachable: u16) -> Result<Terms, CommandError> {
         ));
     }
     let default = if retry_s == 0 { 1 } else { DEFAULT_REPLICATE };
-    let replicate = options.replicate.unwrap_or(default.min(reachable));
+    let replicate = options.replicate.unwrap_or(default.min(reachable).max(1));
     if replicate > reachable {
         return Err(CommandError::NotEnoughNodes);
     }
@@ -221,9 +223,10 @@ pub(crate) fn apply(home: &mut Home, now: Now, ticket: Ticket, queue: Option<u32
         delivered: false,
         entered_before: false,
     });
-    if add.replicate > 1 {
+    let leaves = home.peers.leaving && add.retry_s > 0;
+    if add.replicate > 1 || leaves {
         let terms = CopyTerms {
-            wanted: add.replicate - 1,
+            wanted: add.replicate - u16::from(!leaves),
             may_lower: add.may_lower,
             timeout_ms: add.timeout_ms,
             asynchronous: add.asynchronous,

@@ -1,9 +1,10 @@
 //! HELLO: the nodes to connect to. HELLO 2|3 [AUTH user password] [SETNAME name]: Redis' handshake.
 //!
-//! The first form answers the same flat array in both protocols: `[1, id, [id, ip, port, priority]]`, a node each, port and
-//! priority as bulk strings. The second changes all it asks for or nothing, and describes the server in a map.
+//! The first form answers the same flat array in both protocols: `[1, id, [id, ip, port, priority]...]`, a node each, port and
+//! priority as bulk strings; this node first, then those that a client can connect to. The second changes all it asks for or nothing, and describes the server in a map.
 
-use super::{Call, Plan, auth, client, words};
+use super::{Call, Finish, Plan, auth, client, cluster, words};
+use crate::cluster::view::{ClusterView, NodeView};
 use crate::core::Core;
 use crate::error::CommandError;
 use crate::input::Peer;
@@ -16,7 +17,7 @@ pub fn plan(core: &Core, session: &Session, args: &Args<'_>) -> Result<Plan, Com
     let authenticated = session.client.authenticated || core.settings.requirepass.is_none();
     if args.len() == 1 {
         return if authenticated {
-            Ok(Plan::Local(run_nodes))
+            Ok(cluster::ask(finish_nodes))
         } else {
             Err(CommandError::NotAuthenticated)
         };
@@ -116,11 +117,9 @@ fn write_server(out: &mut Encoder<'_>, version: &str, client: u64) {
     out.array(0);
 }
 
-fn run_nodes(call: &mut Call<'_>) -> Result<(), CommandError> {
-    let ip = local_ip(call.session);
-    let port = call.core.settings.port;
-    write_nodes(&mut call.session.encoder(), &call.core.node_text, &ip, port);
-    Ok(())
+fn finish_nodes(call: &mut Finish<'_>) {
+    let view = cluster::view_of(call);
+    write_nodes(&mut call.reply(), &view);
 }
 
 /// The address at which this client reached the node; empty when that was no address.
@@ -131,31 +130,60 @@ pub fn local_ip(session: &Session) -> String {
     }
 }
 
-/// The only node, this one, of normal priority.
-fn write_nodes(out: &mut Encoder<'_>, node: &[u8], ip: &str, port: u64) {
-    out.array(3);
+/// This node, then the others whose clients' address is known.
+fn write_nodes(out: &mut Encoder<'_>, view: &ClusterView) {
+    let is_dialable = |node: &&NodeView| !node.host.is_empty() && node.port > 0;
+    let others: Vec<_> = view.others.iter().filter(is_dialable).collect();
+    out.array(2 + 1 + others.len());
     out.integer(1);
-    out.bulk(node);
-    out.array(4);
-    out.bulk(node);
-    out.bulk(ip);
-    out.bulk(port.to_string());
-    out.bulk("1");
+    out.bulk(view.me.id.text());
+    for node in std::iter::once(&view.me).chain(others) {
+        out.array(4);
+        out.bulk(node.id.text());
+        out.bulk(&node.host);
+        out.bulk(node.port.to_string());
+        out.bulk(node.priority().to_string());
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bus::PeerState;
     use crate::commands::testing::{reply, with_args};
+    use crate::id::NodeId;
 
     #[test]
     fn the_nodes_look_the_same_in_both_protocols() {
+        let id = |number: u8| NodeId::from_bytes([number; 20]);
+        let mut view = ClusterView::alone(id(1), "127.0.0.1".into(), 7711);
+        let node = |number: u8, host: &str, state, leaving, connected| NodeView {
+            id: id(number),
+            host: host.to_owned(),
+            port: 7712,
+            state,
+            leaving,
+            connected,
+        };
+        view.others = vec![
+            node(2, "b", PeerState::Alive, false, true),
+            node(3, "c", PeerState::Alive, false, false),
+            node(4, "d", PeerState::Suspect, false, false),
+            node(5, "e", PeerState::Failed, false, false),
+            node(6, "f", PeerState::Alive, true, true),
+            // Nobody could connect to it.
+            node(7, "", PeerState::Alive, false, true),
+        ];
+        let first = "*8\r\n:1\r\n$40\r\n0101010101010101010101010101010101010101\r\n*4\r\n$40\r\n\
+                     0101010101010101010101010101010101010101\r\n$9\r\n127.0.0.1\r\n$4\r\n7711\r\n$1\r\n1\r\n";
         for resp3 in [false, true] {
-            let nodes = reply(resp3, |out| write_nodes(out, b"0123", "127.0.0.1", 7711));
-            assert_eq!(
-                nodes,
-                "*3\r\n:1\r\n$4\r\n0123\r\n*4\r\n$4\r\n0123\r\n$9\r\n127.0.0.1\r\n$4\r\n7711\r\n$1\r\n1\r\n"
-            );
+            let nodes = reply(resp3, |out| write_nodes(out, &view));
+            assert!(nodes.starts_with(first), "{nodes}");
+            let priorities: Vec<&str> = nodes[first.len()..]
+                .split("*4\r\n")
+                .filter_map(|node| node.lines().nth(7))
+                .collect();
+            assert_eq!(priorities, ["1", "5", "10", "100", "100"]);
         }
     }
 

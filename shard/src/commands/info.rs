@@ -1,7 +1,7 @@
 //! INFO [section]: what the node is and does, all shards together, as text (reference, 10.1).
 //!
 //! Sections and fields are those of the original, by name and in order; fields of our own stand behind them, and a section
-//! `Shards` has a line for each shard. Without a section, or with `default`, all but Commandstats; `all` and `everything` are
+//! `Shards` has a line for each shard, and `Cluster` tells of the other nodes. Without a section, or with `default`, all but Commandstats; `all` and `everything` are
 //! all; an unknown section is an empty text.
 
 mod report;
@@ -45,7 +45,14 @@ fn finish(call: &mut Finish<'_>) {
         _ => ProcessFigures::default(),
     };
     let core = &*call.core;
-    let report = Report::new(&core.facts, &core.settings, call.now, &shards, process);
+    let report = Report::new(
+        &core.facts,
+        &core.settings,
+        call.now,
+        &shards,
+        process,
+        &core.home.peers,
+    );
     let text = report.text(&section);
     call.reply().bulk(text);
 }

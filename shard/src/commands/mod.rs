@@ -301,6 +301,8 @@ pub enum Gather {
     Latency,
     /// Per-command statistics and histograms: `Part::Commands`.
     Commands,
+    /// The cluster: `Part::Cluster`.
+    Cluster,
 }
 
 /// Which clients CLIENT LIST shows or CLIENT KILL ends. All that is given must fit.

@@ -22,7 +22,10 @@ fn is_secret<'a>(name: &str, get: &impl Fn(usize) -> Option<&'a [u8]>, at: usize
         // HELLO version AUTH user password.
         "hello" => at > 2 && (is(at - 1, "auth") || is(at - 2, "auth")),
         // CONFIG SET name value [name value ...].
-        "config" => at > 2 && at % 2 == 1 && is(1, "set") && is(at - 1, "requirepass"),
+        "config" => {
+            let is_of_secret = |at| is(at, "requirepass") || is(at, "cluster-secret");
+            at > 2 && at % 2 == 1 && is(1, "set") && is_of_secret(at - 1)
+        }
         _ => false,
     }
 }
@@ -59,6 +62,10 @@ mod tests {
             (
                 "CONFIG set port 1 RequirePass secret",
                 "CONFIG set port 1 RequirePass (redacted)",
+            ),
+            (
+                "CONFIG SET cluster-secret secret",
+                "CONFIG SET cluster-secret (redacted)",
             ),
             (
                 "CONFIG GET requirepass requirepass",

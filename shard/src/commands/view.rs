@@ -1,5 +1,6 @@
 //! What home shards and sessions tell each other about jobs, queues and the node: copies made for one answer.
 
+use crate::cluster::view::ClusterView;
 use crate::id::JobId;
 use crate::stats;
 use crate::wire::Blob;
@@ -187,4 +188,6 @@ pub enum Part {
     Latency(Vec<stats::LatencyEvent>),
     /// LATENCY HISTOGRAM, Commandstats.
     Commands(Box<stats::CommandStats>),
+    /// CLUSTER NODES, CLUSTER INFO, HELLO: what shard 0 knows; nothing from the others.
+    Cluster(Option<Box<ClusterView>>),
 }

@@ -47,6 +47,8 @@ pub struct Counters {
     pub exported: u64,
     /// Jobs that came from other nodes for consumers here.
     pub imported: u64,
+    /// Copies dropped since this node leaves and others hold them.
+    pub given_away: u64,
     /// Jobs for which repair asked other nodes, since holders were lost.
     pub repaired: u64,
     /// Jobs acknowledged at another node.

@@ -59,6 +59,7 @@ use crate::structures::slab::Slab;
 use admission::Short;
 use chance::Chance;
 use cluster::federation::Federation;
+use cluster::leaving::Leaving;
 use cluster::pauses::Pauses;
 use cluster::remote::Remote;
 use cluster::repair::Repair;
@@ -123,12 +124,13 @@ pub struct Home {
     federation: Federation,
     remote: Remote,
     pauses: Pauses,
+    leaving: Leaving,
     /// Copies, this node's included, below which no ADDJOB is content (`min-replicate`).
     pub(crate) min_replicate: u16,
     /// How long a peer that lost its memory may take to say what it still has (`rejoin-wait`), milliseconds.
     pub(crate) rejoin_wait_ms: u64,
     /// How long a node that is asked for something may take to answer (`cluster-node-timeout`), milliseconds.
-    pub(crate) node_timeout_ms: u64,
+    node_timeout_ms: u64,
     ends: Vec<Held>,
     /// Without jobs: the room of an answer that was written, for the next.
     spare: Vec<Delivered>,
@@ -167,6 +169,7 @@ impl Home {
             remote: Remote::new(u32::from_be_bytes([first, second, third, fourth])),
             pauses: Pauses::default(),
             node_timeout_ms: 15_000,
+            leaving: None,
             min_replicate: 1,
             rejoin_wait_ms: 5_000,
             ends: Vec::new(),
@@ -256,6 +259,18 @@ impl Home {
     /// Whether delivered at-most-once jobs may be evicted when memory is short (`maxmemory-policy`).
     pub fn set_evicts(&mut self, evicts: bool) {
         self.evicts = evicts;
+    }
+
+    /// The settings `min-replicate`, and `rejoin-wait` and `cluster-node-timeout` in milliseconds.
+    pub fn set_cluster_terms(&mut self, min_replicate: u64, rejoin_wait_ms: u64, node_timeout_ms: u64) {
+        self.node_timeout_ms = node_timeout_ms;
+        self.min_replicate = u16::try_from(min_replicate).unwrap_or(u16::MAX);
+        self.rejoin_wait_ms = rejoin_wait_ms;
+    }
+
+    /// The node has another ID from now on.
+    pub fn set_node(&mut self, node: NodeId) {
+        self.options.node = node;
     }
 
     /// What there is at present.

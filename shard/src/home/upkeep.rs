@@ -50,7 +50,8 @@ impl Home {
             .into_iter()
             .chain(self.repair_deadline())
             .chain(self.federation_deadline())
-            .chain(self.remote.deadline());
+            .chain(self.remote.deadline())
+            .chain(self.leaving_deadline());
         timers.into_iter().chain(others).chain(self.log_deadline()).min()
     }
 

@@ -89,6 +89,8 @@ pub(crate) struct Keeper {
     current: Option<Current>,
     newest: u64,
     store_epoch: u64,
+    /// The store epoch that the node had last, as others know it.
+    floor: u64,
     /// What `appendonly` says.
     wanted: bool,
     /// Whether clients are served: an error is no longer one of the start.
@@ -106,6 +108,7 @@ impl Keeper {
             current: None,
             newest: boot.newest_generation,
             store_epoch: wall_ms.max(1),
+            floor: 0,
             wanted: false,
             serves: false,
             waiting: Vec::new(),
@@ -126,6 +129,23 @@ impl Keeper {
         }
         keeper.wanted = !matches!(boot.plan, StartPlan::Nothing);
         keeper
+    }
+
+    /// The node had this store epoch before it started: a new one is a later one, and a log that names an earlier one is not all
+    /// that was confirmed since.
+    pub fn not_before(&mut self, epoch: u64) {
+        self.floor = epoch;
+        self.store_epoch = self.store_epoch.max(epoch + 1);
+    }
+
+    /// The store epoch, once it is known: when no log is to be read, or it was.
+    pub fn epoch(&self) -> Option<u64> {
+        self.serves.then_some(self.store_epoch)
+    }
+
+    /// RESET: the node has another one from now on. A log that counts goes on under its old one, so the next start renews it.
+    pub fn set_epoch(&mut self, epoch: u64) {
+        self.store_epoch = self.store_epoch.max(epoch);
     }
 
     /// Whether a log counts, is being begun, or none is kept: `on`, `wait-rewrite`, `off`.
@@ -158,6 +178,11 @@ impl Keeper {
         found.renew = found.renew.or(read.renew);
         if *left > 0 {
             return;
+        }
+        if found.store_epoch < self.floor {
+            found.renew = found
+                .renew
+                .or(Some("the log is older than what the node confirmed last"));
         }
         let from = self.current.expect("what is read is named by CURRENT");
         if let Some(why) = found.renew {

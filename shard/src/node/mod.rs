@@ -20,6 +20,7 @@ pub use keeper::{BeginLog, LogRead};
 use crate::bus::Topology;
 use crate::commands::ClientFilter;
 use crate::error::CommandError;
+use crate::id::NodeId;
 use crate::message::Ticket;
 use crate::slot::ShardNo;
 
@@ -56,11 +57,38 @@ pub enum Change {
     ResetLatency(Vec<String>),
     /// BGREWRITEAOF.
     RewriteLog,
+    /// CLUSTER: made by shard 0 alone.
+    Cluster(ClusterChange),
     /// SHUTDOWN, SIGTERM.
     Shutdown {
         /// Whether the log is to have all of it, and a mark that says so.
         save: bool,
     },
+}
+
+/// A change of the cluster that a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClusterChange {
+    /// CLUSTER MEET.
+    Meet {
+        /// Address or host name.
+        host: String,
+        /// Port of its clients.
+        port: u16,
+        /// Port of its bus.
+        bus_port: u16,
+    },
+    /// CLUSTER FORGET.
+    Forget(NodeId),
+    /// CLUSTER RESET.
+    Reset {
+        /// Whether with another ID.
+        hard: bool,
+    },
+    /// CLUSTER LEAVING yes, no.
+    Leaving(bool),
+    /// CLUSTER SAVECONFIG.
+    Save,
 }
 
 /// A message of the coordination.

@@ -49,7 +49,7 @@ impl Engine<'_> {
                     Here::Waits(ask) => (ask, true),
                     Here::NotSoShort(ask) => (ask, false),
                 };
-                let mut getjob = GetJobProgress::new(ask, self.core.shards);
+                let mut getjob = GetJobProgress::new(ask, self.core.shards, self.core.home.peers.leaving);
                 if waits {
                     getjob.began_waiting();
                 } else {
@@ -555,6 +555,23 @@ impl Engine<'_> {
             }
             _ => unreachable!("only GETJOB and DEBUG SLEEP have a timer"),
         }
+        self.go_on();
+    }
+
+    /// The node leaves the cluster: a GETJOB that blocks, or would, ends.
+    pub fn leave(&mut self) {
+        let Some(Kind::GetJob(getjob)) = self.session.progress.as_mut().map(|progress| &mut progress.kind)
+        else {
+            return;
+        };
+        if !getjob.may_block() {
+            return;
+        }
+        let step = getjob.leave();
+        if let Some(timer) = self.session.timer.take() {
+            self.core.timers.cancel(timer);
+        }
+        self.take_step(step);
         self.go_on();
     }
 

@@ -46,6 +46,8 @@ pub(super) struct GetJobProgress {
     again: bool,
     /// A shard refuses: the answer, unless there are jobs.
     error: Option<CommandError>,
+    /// The node leaves the cluster: it keeps nobody waiting.
+    leaving: bool,
     was_blocked: bool,
 }
 
@@ -107,7 +109,7 @@ pub(super) enum Step {
 }
 
 impl GetJobProgress {
-    pub fn new(ask: GetJob, shards: u16) -> Self {
+    pub fn new(ask: GetJob, shards: u16, leaving: bool) -> Self {
         let mut asked: Vec<Asked> = Vec::new();
         for entry in ask.queues.iter().cloned() {
             let shard = Slot::of_queue(&entry.1).home(shards);
@@ -134,6 +136,7 @@ impl GetJobProgress {
             expired: false,
             again: false,
             error: None,
+            leaving,
             was_blocked: false,
         }
     }
@@ -166,6 +169,7 @@ impl GetJobProgress {
     pub fn into_jobs(self) -> Result<Vec<Delivered>, CommandError> {
         match self.error {
             Some(error) if self.jobs.is_empty() => Err(error),
+            None if self.jobs.is_empty() && self.leaving && !self.ask.nohang => Err(CommandError::Leaving),
             _ => Ok(self.jobs),
         }
     }
@@ -197,7 +201,10 @@ impl GetJobProgress {
         } else {
             limits::OFFER_STEP
         };
-        let patience = match (self.jobs.is_empty() && !self.expired, self.ask.nohang) {
+        let patience = match (
+            self.jobs.is_empty() && !self.expired,
+            self.ask.nohang || self.leaving,
+        ) {
             (false, _) => Patience::None,
             (true, true) => Patience::Reserved,
             (true, false) => Patience::Jobs,
@@ -282,6 +289,17 @@ impl GetJobProgress {
     pub fn expire(&mut self) -> Step {
         self.expired = true;
         self.decide()
+    }
+
+    /// The node leaves the cluster from now on.
+    pub fn leave(&mut self) -> Step {
+        self.leaving = true;
+        self.expire()
+    }
+
+    /// Whether it blocks when there is no job.
+    pub fn may_block(&self) -> bool {
+        !self.ask.nohang && !self.expired
     }
 
     /// The session is gone: the shards that may keep a waiter or offers for it.
@@ -471,7 +489,7 @@ mod tests {
             nohang: false,
             with_counters: false,
         };
-        let mut getjob = GetJobProgress::new(ask, 2);
+        let mut getjob = GetJobProgress::new(ask, 2, false);
         getjob.begin_round();
         assert!(matches!(getjob.absorb(1, offers(0, &[10, 11, 12])), Step::Wait));
         let first = claims(getjob.absorb(0, offers(1, &[20, 21])));

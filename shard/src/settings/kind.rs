@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 
 use super::Settings;
+use crate::cluster::Facts;
 use crate::wire::number::parse_memory_bytes;
 
 /// Seconds of `tcp-keepalive yes`.
@@ -40,6 +41,8 @@ pub enum Kind {
     Word(Field<&'static str>, &'static [&'static str]),
     /// Any text up to this length.
     Text(Field<String>, usize),
+    /// An address or host name; empty: none.
+    Host(Field<String>),
     /// IP addresses, or `*`.
     Addresses(Field<Vec<String>>),
     /// A password; empty: none.
@@ -101,6 +104,7 @@ impl Kind {
             Self::YesNo(_) => "yes|no".to_owned(),
             Self::Word(_, words) => words.join("|"),
             Self::Text(..) => "text".to_owned(),
+            Self::Host(_) => "address or host name".to_owned(),
             Self::Addresses(_) => "addresses".to_owned(),
             Self::Password(_) => "password".to_owned(),
             Self::OutputLimit(_) => "normal <hard> <soft> <seconds>".to_owned(),
@@ -121,7 +125,7 @@ impl Kind {
             Self::Octal(field) => format!("{:o}", (field.get)(settings)),
             Self::YesNo(field) => if *(field.get)(settings) { "yes" } else { "no" }.to_owned(),
             Self::Word(field, _) => (*(field.get)(settings)).to_owned(),
-            Self::Text(field, _) => (field.get)(settings).clone(),
+            Self::Text(field, _) | Self::Host(field) => (field.get)(settings).clone(),
             Self::Addresses(field) => (field.get)(settings).join(" "),
             Self::Password(field) => (field.get)(settings)
                 .as_deref()
@@ -163,6 +167,7 @@ impl Kind {
                 }
                 (field.get_mut)(settings).replace_range(.., text);
             }
+            Self::Host(field) => *(field.get_mut)(settings) = host(text)?,
             Self::Addresses(field) => *(field.get_mut)(settings) = addresses(text)?,
             Self::Password(field) => *(field.get_mut)(settings) = password(text)?,
             Self::OutputLimit(field) => *(field.get_mut)(settings) = output_limit(text)?,
@@ -228,6 +233,14 @@ fn word(text: &str, words: &'static [&'static str]) -> Result<&'static str, Stri
     found
         .copied()
         .ok_or_else(|| format!("argument must be one of: {}", words.join(", ")))
+}
+
+fn host(text: &str) -> Result<String, String> {
+    if Facts::can_announce(text) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("'{}' is no address or host name", text.escape_default()))
+    }
 }
 
 fn addresses(text: &str) -> Result<Vec<String>, String> {

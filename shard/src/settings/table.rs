@@ -2,7 +2,7 @@
 
 use super::kind::{Field, Form, Kind};
 use super::{Access, Setting};
-use crate::limits::MAX_SHARDS;
+use crate::limits::{HOST_BYTES, MAX_SHARDS};
 
 macro_rules! field {
     ($name:ident) => {
@@ -17,7 +17,6 @@ const FILE: Access = Access::File;
 const G: Access = Access::Get;
 const GS: Access = Access::GetSet;
 
-const NO_CLUSTER: &str = "no meaning: this version runs as a single node";
 const PATH: usize = 4096;
 
 const fn row(name: &'static str, kind: Kind, access: Access, meaning: &'static str) -> Setting {
@@ -98,9 +97,19 @@ pub static TABLE: &[Setting] = &[
     ignored("aof-enqueue-jobs-once", Form::YesNo, "no", GS, "no meaning: a job handed out at most once is never handed out again by a restart"),
 
     // Cluster.
-    row("cluster-config-file", Kind::Text(field!(cluster_config_file), PATH), FILE, "file that keeps the node's ID"),
-    ignored("cluster-node-timeout", Form::Integer(1, i32::MAX as u64), "15000", GS, NO_CLUSTER),
-    ignored("min-replicate", Form::Integer(1, 65_535), "1", GS, NO_CLUSTER),
+    row("cluster-config-file", Kind::Text(field!(cluster_config_file), PATH), FILE, "file that keeps the node's ID, and the nodes it knows"),
+    row("announce-host", Kind::Host(field!(announce_host)), GS, "address or host name that clients and nodes are told; empty: as connections have it"),
+    row("announce-port", Kind::Integer(field!(announce_port), 0, 65_535), GS, "port that clients are told; 0: port"),
+    row("announce-bus-port", Kind::Integer(field!(announce_bus_port), 0, 65_535), GS, "port that nodes are told; 0: the one of the bus"),
+    row("host-id", Kind::Text(field!(host_id), HOST_BYTES), G, "machine it runs on: copies of a job go to different ones; empty: as the machine says"),
+    row("zone", Kind::Text(field!(zone), HOST_BYTES), G, "zone it runs in: copies of a job go to different ones where hosts do not tell; empty: none"),
+    row("cluster-node-timeout", Kind::Integer(field!(cluster_node_timeout_ms), 1, i32::MAX as u64), GS, "milliseconds of silence after which another node is failed"),
+    row("repair-after", Kind::Integer(field!(repair_after_s), 0, i32::MAX as u64), GS, "seconds after which the jobs of a failed node are copied elsewhere"),
+    row("rejoin-wait", Kind::Integer(field!(rejoin_wait_ms), 0, 3_600_000), GS, "milliseconds that a node may take to say which jobs it still has"),
+    row("min-replicate", Kind::Integer(field!(min_replicate), 1, 65_535), GS, "copies below which an ADDJOB without REPLICATE is refused"),
+    row("bus-port", Kind::Integer(field!(bus_port), 0, 65_535), G, "TCP port for other nodes; 0: client port + 10000"),
+    row("bus-bind", Kind::Addresses(field!(bus_bind)), G, "addresses to listen on for other nodes; empty: those of bind, and without cluster-secret only loopback"),
+    row("cluster-secret", Kind::Password(field!(cluster_secret)), G, "what the nodes of a cluster prove to each other; the same on all"),
 
     // Of the original, without an equal here.
     ignored("hz", Form::Integer(0, i32::MAX as u64), "10", GS, "no meaning: timers are exact, nothing is swept"),

@@ -2,24 +2,36 @@
 
 use crate::bus::message::Place;
 use crate::bus::peers::Link;
-use crate::bus::{BusMessage, Dial, LinkEvent, LinkKind, LinkNo, PeerNo, PeerState, Sender, Topology};
+use crate::bus::{
+    BusMessage, Dial, LinkEvent, LinkKind, LinkNo, PeerNo, PeerState, Sender, Topology, Traffic,
+};
 use crate::clock::Now;
-use crate::cluster::MEMBERSHIP_LINKS;
-use crate::input::{Effect, LogLevel};
+use crate::cluster::{MEMBERSHIP_LINKS, Membership};
+use crate::input::Effect;
 use crate::message::Message;
 use crate::shard::Shard;
 use crate::slot::{ShardNo, Slot};
+use crate::wire::Blob;
 
 impl Shard {
     /// Moves what there is for some peer node to `batch`, which is empty before; over which link, or none when there is nothing more.
     pub fn take_bus(&mut self, batch: &mut Vec<BusMessage>) -> Option<LinkNo> {
+        if let Some((link, bytes)) = self.membership.as_mut().and_then(Membership::take_packet) {
+            batch.push(BusMessage::Packet { bytes });
+            return Some(link);
+        }
         self.core.home.peers.take_outbox(batch)
+    }
+
+    /// Counts what went over the links, for INFO.
+    pub fn count_bus(&mut self, traffic: &Traffic) {
+        self.core.stats.counters.add_bus(traffic);
     }
 
     /// Something happened to a link.
     pub(super) fn link_event(&mut self, now: Now, link: LinkNo, event: LinkEvent) {
         if link.0 >= MEMBERSHIP_LINKS {
-            return;
+            return self.with_membership(now, |membership| membership.link(now, link, event));
         }
         let no = PeerNo(link.0 as u16);
         let rtt_of = |rtt_us: u32| rtt_us.max(1);
@@ -48,6 +60,8 @@ impl Shard {
                 let rtt_us = rtt_of(rtt_us);
                 peers.set_link(no, Some(Link { rtt_us, ..kept }));
             }
+            // It is told of each attempt that failed.
+            LinkEvent::Down { .. } if !kept.up => {}
             LinkEvent::Down { .. } => {
                 peers.set_link(no, Some(Link { up: false, ..kept }));
                 self.core.home.peer_went(now, no);
@@ -57,12 +71,15 @@ impl Shard {
 
     /// A batch of a peer.
     pub(super) fn bus_batch(&mut self, now: Now, from: Sender, messages: &mut Vec<BusMessage>) {
+        if from.kind == LinkKind::Membership {
+            return self.membership_batch(now, &from, messages);
+        }
         let Some(no) = self.core.home.peers.find(from.node) else {
             messages.clear();
             return;
         };
         let peer = self.core.home.peers.peer(no);
-        if peer.state == PeerState::Gone || from.epoch < peer.epoch || from.kind != LinkKind::Data {
+        if peer.state == PeerState::Gone || from.epoch < peer.epoch {
             messages.clear();
             return;
         }
@@ -144,11 +161,15 @@ impl Shard {
         let identity = (topology.node, topology.epoch);
         if identity != (peers.node, peers.epoch) {
             let (node, epoch) = identity;
+            self.core.node_id = node;
+            self.core.node_text = Blob::copy_from(&node.text());
             self.core.effects.push(Effect::Identity { node, epoch });
         }
         let before: Vec<_> = peers.all().map(|peer| (peer.bus.clone(), peer.state)).collect();
+        let leaves = topology.leaving && !peers.leaving;
         peers.update(topology);
-        let all: Vec<_> = peers.all().cloned().collect();
+        self.core.home.set_node(self.core.node_id);
+        let all: Vec<_> = self.core.home.peers.all().cloned().collect();
         for peer in all {
             let link = LinkNo(u32::from(peer.no.0));
             let is_kept = self.core.home.peers.link(peer.no).is_some();
@@ -182,15 +203,10 @@ impl Shard {
             }));
         }
         self.core.home.topology_changed(now);
-    }
-
-    /// `nodes.conf` was written, or not.
-    pub(super) fn nodes_saved(&mut self, _now: Now, result: Result<(), String>) {
-        if let Err(text) = result {
-            self.core.effects.push(Effect::Log {
-                level: LogLevel::Error,
-                text,
-            });
+        if leaves {
+            for session in self.sessions_where(|_| true) {
+                self.with(now, session, |engine| engine.leave());
+            }
         }
     }
 }

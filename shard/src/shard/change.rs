@@ -67,6 +67,7 @@ impl Shard {
                 self.rewrite_log();
                 0
             }
+            Change::Cluster(change) => unreachable!("shard 0 makes {change:?} alone"),
             Change::Shutdown { .. } => return self.begin_stop(now, number),
         };
         let result = Ok(count);
@@ -90,6 +91,7 @@ impl Shard {
         if changed("maxmemory-policy") {
             self.core.home.set_evicts(self.core.settings.evicts());
         }
+        self.change_cluster_settings(now);
         if changed("timeout") {
             self.sessions_where(|_| true)
                 .iter()

@@ -28,6 +28,7 @@ impl Shard {
             }
             Gather::Slow(count) => Part::Slow(self.core.stats.slowlog.newest(*count)),
             Gather::Latency => Part::Latency(self.core.stats.latency.events()),
+            Gather::Cluster => Part::Cluster(self.cluster_view().map(Box::new)),
             Gather::Commands => Part::Commands(Box::new(self.core.stats.commands.clone())),
         }
     }

@@ -415,7 +415,7 @@ impl World {
 
     pub fn show(&self) -> String {
         let show = |place: &Place| {
-            let nodes = place.machine.as_ref().map(|machine| machine.view().nodes);
+            let nodes = place.machine.as_ref().map(|machine| machine.view().nodes());
             format!("{}:\n{}", place.ip, nodes.unwrap_or("down\n".into()))
         };
         self.places.iter().map(show).collect()

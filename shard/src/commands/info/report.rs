@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::bus::{PeerState, Peers};
 use crate::clock::Now;
 use crate::commands::table::COMMANDS;
 use crate::input::ProcessFigures;
@@ -18,6 +19,7 @@ pub(super) struct Report<'a> {
     node: ShardStats,
     shards: &'a [ShardStats],
     process: ProcessFigures,
+    peers: &'a Peers,
 }
 
 /// Writes a section's fields.
@@ -34,6 +36,7 @@ const SECTIONS: &[(&str, Section)] = &[
     ("CPU", |report, text| report.cpu(text)),
     ("Commandstats", |report, text| report.commandstats(text)),
     ("Shards", |report, text| report.shards(text)),
+    ("Cluster", |report, text| report.cluster(text)),
 ];
 
 /// Writes `name:value` lines; the value of each is an expression.
@@ -54,6 +57,7 @@ impl<'a> Report<'a> {
         now: Now,
         shards: &'a [ShardStats],
         process: ProcessFigures,
+        peers: &'a Peers,
     ) -> Self {
         let mut node = ShardStats::default();
         shards.iter().for_each(|shard| node.add(shard));
@@ -64,7 +68,26 @@ impl<'a> Report<'a> {
             node,
             shards,
             process,
+            peers,
         }
+    }
+
+    /// As the shard sees it that was asked: a node is reachable when its own link is up.
+    fn cluster(&self, text: &mut String) {
+        let count = |state| self.peers.all().filter(|peer| peer.state == state).count();
+        let (alive, suspect, failed) = (
+            count(PeerState::Alive),
+            count(PeerState::Suspect),
+            count(PeerState::Failed),
+        );
+        fields!(text,
+            cluster_node_id: self.peers.node,
+            cluster_size: 1 + alive + suspect + failed,
+            cluster_reachable_nodes: self.peers.reachable_count(),
+            cluster_suspected_nodes: suspect,
+            cluster_failed_nodes: failed,
+            cluster_leaving: u8::from(self.peers.leaving),
+        );
     }
 
     /// The sections that `section` (lowercase) asks for.
@@ -266,6 +289,7 @@ fn human(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::NodeId;
     use crate::stats::{CommandTotal, Gauges};
 
     fn report(section: &str) -> String {
@@ -301,7 +325,8 @@ mod tests {
             cpu_user_s: 0.25,
         };
         let settings = Settings::default();
-        Report::new(&facts, &settings, now, &[shard.clone(), shard], process).text(section)
+        let peers = Peers::new(NodeId::from_bytes([1; 20]));
+        Report::new(&facts, &settings, now, &[shard.clone(), shard], process, &peers).text(section)
     }
 
     fn names(section: &str) -> Vec<String> {

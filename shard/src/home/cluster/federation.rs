@@ -290,7 +290,7 @@ impl Home {
         Some(peer)
     }
 
-    fn export(&mut self, now: Mono, key: u32, to: PeerNo) {
+    pub(super) fn export(&mut self, now: Mono, key: u32, to: PeerNo) {
         let copy_first = self.copy_of(now, key);
         let share = self.share_of(now, key);
         let epoch = self.peers.peer(to).epoch;

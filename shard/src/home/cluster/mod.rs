@@ -3,11 +3,12 @@
 //! Reading order: `share` (what is known of the other holders) - `placement`, `replication` (copies) - `requeue` (who queues a job, and when)
 //! - `collection` (acknowledgements) - `federation` (jobs go to consumers)
 //! - `repair` (holders that are lost, and the way back after a restart) - `remote`, `answering` (commands about what other nodes have)
-//! - `pauses` (pause states across nodes).
+//! - `pauses` (pause states across nodes) - `leaving` (all is given away).
 
 mod answering;
 pub mod collection;
 pub mod federation;
+pub mod leaving;
 pub mod pauses;
 mod placement;
 pub mod remote;
@@ -59,6 +60,8 @@ impl Home {
             } => {
                 self.on_queued(now, from, epoch, id, (nacks, additional_deliveries));
             }
+            BusMessage::Enqueue { id, delay_ms } => self.on_enqueue(now, from, id, delay_ms),
+            BusMessage::Enqueued { id, taken } => self.on_enqueued(now, from, id, taken),
             BusMessage::Import { copy } => self.on_import(now, from, epoch, *copy),
             BusMessage::Interest { queues, .. } => self.on_interest(from, queues),
             BusMessage::Left { id } => self.on_left(now, from, id),
@@ -103,6 +106,7 @@ impl Home {
         self.step_federation(now);
         self.step_remote(now);
         self.step_pauses(now);
+        self.step_leaving(now);
         self.journal.take_need();
     }
 

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::share::{self, Copying, Others, Share};
+use super::share::{self, Others, Share};
 use crate::bus::{PeerNo, PeerState};
 use crate::clock::{Mono, Now};
 use crate::home::{Home, Origin, Place};
@@ -115,15 +115,7 @@ impl Home {
         }
         let lost = self.stock.shares[key].confirmed() - confirmed;
         self.counters.repaired += 1;
-        self.stock.shares[key].copying = Some(Box::new(Copying {
-            ticket: None,
-            wanted: replicate - 1 + lost,
-            may_lower: false,
-            ends_at: Mono::NEVER,
-            again_at: now,
-            tries: 0,
-        }));
-        self.arm_share(key);
+        self.copy_beside(now, job, replicate - 1 + lost);
     }
 
     /// A record names a job's other holders.

@@ -84,10 +84,10 @@ impl Home {
         share
     }
 
-    /// The share of a job, made when there is none.
+    /// The share of a job, made when there is none: then the job was this node's alone.
     pub(super) fn share_of(&mut self, now: Mono, key: u32) -> u32 {
         match self.stock.jobs[key].share {
-            NONE => self.add_share(now, key, false),
+            NONE => self.add_share(now, key, true),
             share => share,
         }
     }
@@ -360,6 +360,7 @@ impl Home {
         share::note_all(others, &self.peers, &copy.members);
         share::note(others, from, epoch, true);
         if is_new {
+            self.stock.shares[share].mine = false;
             self.log_copy(key);
         }
         self.plan_question(now.mono(), key);

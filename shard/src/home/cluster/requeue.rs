@@ -49,7 +49,7 @@ impl Home {
     }
 
     /// The deadline of a job is another now.
-    fn new_deadline(&mut self, now: Mono, key: u32, enters_at: Mono, mine: bool) {
+    pub(super) fn new_deadline(&mut self, now: Mono, key: u32, enters_at: Mono, mine: bool) {
         let job = &mut self.stock.jobs[key];
         job.enters_at = enters_at;
         let share = job.share;

@@ -15,6 +15,7 @@ pub struct Nodes {
     pub scenes: Vec<Scene>,
     pub cut: Vec<(usize, usize)>,
     pub lost: usize,
+    leaving: Option<usize>,
 }
 
 pub fn id_of(node: usize) -> NodeId {
@@ -34,6 +35,7 @@ impl Nodes {
             scenes,
             cut: Vec::new(),
             lost: 0,
+            leaving: None,
         };
         let all: Vec<(usize, u64)> = (0..count).map(|node| (node, 1)).collect();
         (0..count).for_each(|node| this.publish(node, &all));
@@ -42,6 +44,7 @@ impl Nodes {
 
     /// Tells a node which nodes there are, with their epochs.
     pub fn publish(&mut self, at: usize, all: &[(usize, u64)]) {
+        let leaves = self.leaving;
         let peers = all
             .iter()
             .filter(|(node, _)| *node != at)
@@ -54,7 +57,7 @@ impl Nodes {
                 host: node as u64,
                 zone: 0,
                 state: PeerState::Alive,
-                leaving: false,
+                leaving: leaves == Some(node),
                 memory_level: 0,
                 lost: false,
             });
@@ -63,7 +66,7 @@ impl Nodes {
             epoch: all[at].1,
             host: at as u64,
             zone: 0,
-            leaving: false,
+            leaving: leaves == Some(at),
             peers: peers.collect(),
         };
         let now = self.scenes[at].now;
@@ -475,4 +478,32 @@ fn an_idle_consumer_costs_little_and_a_lost_word_is_made_good() {
     assert_eq!(nodes.states(id), [QUEUED, None]);
     nodes.pass(2_100);
     assert_eq!(nodes.scenes[1].late_jobs(ticket).len(), 1);
+}
+
+#[test]
+fn a_node_that_leaves_gives_all_away() {
+    let mut nodes = Nodes::new(4);
+    let mut ids: Vec<JobId> = (0..5).map(|_| nodes.add(0, copies("q", 2)).unwrap()).collect();
+    ids.push(nodes.add(0, copies("alone", 1)).unwrap());
+    let delayed = AddJob {
+        delay_s: 30,
+        ..copies("late", 1)
+    };
+    let late = nodes.add(0, delayed).unwrap();
+    ids.push(nodes.add(1, copies("other", 3)).unwrap());
+    nodes.leaving = Some(0);
+    let all: Vec<(usize, u64)> = (0..4).map(|node| (node, 1)).collect();
+    (0..4).for_each(|node| nodes.publish(node, &all));
+    let during = nodes.add(0, copies("q", 1)).unwrap();
+    ids.push(during);
+    nodes.pass(3_000);
+    assert_eq!(nodes.scenes[0].home.gauges().jobs, 0, "nothing is left there");
+    for &id in &ids {
+        let states = nodes.states(id);
+        let queued = states.iter().filter(|state| **state == QUEUED).count();
+        assert_eq!(queued, 1, "{id} is to be had: {states:?}");
+    }
+    assert_eq!(nodes.states(late).iter().flatten().count(), 1);
+    nodes.pass(28_000);
+    assert!(nodes.states(late).contains(&QUEUED), "in its own time");
 }

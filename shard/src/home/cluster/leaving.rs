@@ -1,0 +1,164 @@
+//! A node that leaves the cluster gives away what it holds: in steps, as long as it has jobs and there are nodes to take them.
+//!
+//! | a job here is | what happens | until |
+//! | --- | --- | --- |
+//! | held by fewer others than were asked for | copies | they have confirmed |
+//! | queued | it goes to another node, as an export | that node says that it has queued it |
+//! | delayed, and this node says when it enters | Enqueue to the first of the others | it answers |
+//! | a copy | Left to the others | - |
+//! | with a consumer | it waits for the end of its lease | - |
+//! | RETRY 0, or its ADDJOB waits | it stays | it is consumed, confirmed, or its life ends |
+
+use super::placement;
+use super::share::{self, Copying};
+use crate::bus::{BusMessage, PeerNo, Peers};
+use crate::clock::{Mono, Now};
+use crate::home::{Home, Job, Place};
+use crate::id::JobId;
+use crate::limits::{LEAVING_PAUSE_MS, LEAVING_STEP, MAX_SECONDS};
+use crate::structures::NONE;
+
+/// How far the walk over all jobs has come, and when its next step is.
+pub type Leaving = Option<(u32, Mono)>;
+
+impl Home {
+    /// A step of giving away.
+    pub(super) fn step_leaving(&mut self, now: Mono) {
+        if !self.peers.leaving {
+            self.leaving = None;
+            return;
+        }
+        let (from, at) = self.leaving.unwrap_or((0, now));
+        if at > now {
+            return;
+        }
+        let found: Vec<u32> = self
+            .stock
+            .jobs
+            .0
+            .iter_from(from, LEAVING_STEP)
+            .map(|(key, _)| key)
+            .collect();
+        for key in found {
+            self.give_away(now, key);
+        }
+        let next = from.saturating_add(LEAVING_STEP);
+        let is_over = next >= self.stock.jobs.0.high_water();
+        self.leaving = Some((if is_over { 0 } else { next }, now.after_ms(LEAVING_PAUSE_MS)));
+    }
+
+    /// When the next step is due.
+    pub(in crate::home) fn leaving_deadline(&self) -> Option<Mono> {
+        let (_, at) = self.leaving?;
+        (self.peers.leaving && self.stock.jobs.0.len() > 0).then_some(at)
+    }
+
+    fn give_away(&mut self, now: Mono, key: u32) {
+        let Job {
+            place,
+            share,
+            retry_s,
+            replicate,
+            id,
+            ..
+        } = self.stock.jobs[key];
+        if retry_s == 0 || place == Place::Waiting {
+            return;
+        }
+        let others = if share == NONE {
+            share::Others::new()
+        } else {
+            self.stock.shares[share].others.clone()
+        };
+        let stays =
+            |peers: &Peers, member: &share::Member| member.confirmed && !peers.peer(member.peer).leaving;
+        let confirmed = others.iter().filter(|member| stays(&self.peers, member)).count() as u16;
+        if confirmed < u16::from(replicate) && placement::next(&self.peers, &others, &id).is_some() {
+            let leaving = others.iter().filter(|member| member.confirmed).count() as u16 - confirmed;
+            self.copy_beside(now, key, u16::from(replicate) + leaving);
+        }
+        if confirmed == 0 {
+            return;
+        }
+        let reachable = others
+            .iter()
+            .filter(|member| stays(&self.peers, member))
+            .map(|member| member.peer)
+            .filter(|&peer| self.peers.is_reachable(peer));
+        let Some(to) = reachable.min_by_key(|&peer| share::rank(&self.peers.peer(peer).id, &id)) else {
+            return;
+        };
+        match place {
+            Place::Queued => self.export(now, key, to),
+            Place::Idle if self.stock.shares[share].mine => {
+                let delay_ms = self.stock.jobs[key].enters_at.since_ms(now);
+                self.peers.send(to, BusMessage::Enqueue { id, delay_ms });
+            }
+            Place::Idle if confirmed >= u16::from(replicate) => self.leave_job(key),
+            Place::Idle | Place::Reserved | Place::Leased | Place::Held | Place::Waiting => {}
+        }
+    }
+
+    /// Asks other nodes for copies beside the life of a job.
+    pub(super) fn copy_beside(&mut self, now: Mono, key: u32, wanted: u16) {
+        let share = self.share_of(now, key);
+        let entry = &mut self.stock.shares[share];
+        if entry.copying.is_none() {
+            entry.copying = Some(Box::new(Copying {
+                ticket: None,
+                wanted,
+                may_lower: false,
+                ends_at: Mono::NEVER,
+                again_at: now,
+                tries: 0,
+            }));
+            self.arm_share(share);
+        }
+    }
+
+    /// Drops a copy that others hold.
+    fn leave_job(&mut self, key: u32) {
+        let Job { share, id, .. } = self.stock.jobs[key];
+        self.tell_all(share, |id| BusMessage::Left { id });
+        self.journal.gone(id);
+        self.counters.given_away += 1;
+        self.remove(key);
+    }
+
+    /// Enqueue: a node that leaves hands over when a job enters its queue.
+    pub(super) fn on_enqueue(&mut self, now: Now, from: PeerNo, id: JobId, delay_ms: u64) {
+        if self.tell_if_acked(from, &id) {
+            return;
+        }
+        let key = self.find_job(now.mono(), &id);
+        let taken = key.is_some() && !self.peers.leaving;
+        if let Some(key) = key.filter(|_| taken) {
+            let Job { share, place, .. } = self.stock.jobs[key];
+            if place == Place::Idle && share != NONE && !self.stock.shares[share].mine {
+                let delay_ms = delay_ms.min(MAX_SECONDS * 1000);
+                self.stock.jobs[key].entered_before = false;
+                self.new_deadline(now.mono(), key, now.mono().after_ms(delay_ms), true);
+                self.journal.noted(&self.stock.jobs[key]);
+            }
+        }
+        self.peers.send(from, BusMessage::Enqueued { id, taken });
+    }
+
+    /// Enqueued: it is that node's now.
+    pub(super) fn on_enqueued(&mut self, now: Now, from: PeerNo, id: JobId, taken: bool) {
+        let Some(key) = self
+            .find_job(now.mono(), &id)
+            .filter(|_| taken && self.peers.leaving)
+        else {
+            return;
+        };
+        let Job { share, place, .. } = self.stock.jobs[key];
+        if place != Place::Idle || share == NONE {
+            return;
+        }
+        let is_holder = |member: &share::Member| member.peer == from && member.confirmed;
+        if self.stock.shares[share].others.iter().any(is_holder) {
+            self.stock.shares[share].mine = false;
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Shard 0 accepts the connections of other nodes, lets them prove themselves, and brings each to the shard that serves it.
+
+use std::cell::Cell;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_lite::future::or;
+use glommio::net::{AcceptedTcpStream, TcpListener};
+use glommio::timer::Timer;
+use shard::bus::handshake::{Acceptor, Facts, HandshakeError, Step};
+use shard::slot::ShardNo;
+
+use super::wire::Wire;
+use super::{HANDSHAKE, LinkError, Shared, What, random};
+use crate::net::Listener;
+
+/// Connections that may prove themselves at a time; the others wait in the kernel's backlog.
+const HANDSHAKES: usize = 256;
+/// Pause before another look when there are that many, or when accepting failed: the connection stays acceptable then.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A connection whose other side has proved itself.
+#[derive(Debug)]
+pub struct Visitor {
+    pub(super) socket: OwnedFd,
+    pub(super) peer: Facts,
+    /// The store epoch that it was told.
+    pub(super) told_epoch: u64,
+}
+
+impl Visitor {
+    /// The shard that serves it, of so many.
+    pub fn shard(&self, shards: u16) -> ShardNo {
+        self.peer.shard % shards
+    }
+}
+
+/// Accepts until the task is dropped.
+pub(super) async fn run(listener: Listener, shared: Rc<Shared>) {
+    // SAFETY: the descriptor is a listening socket, and its owner has just given it up.
+    let socket = unsafe { TcpListener::from_raw_fd(listener.socket.into_raw_fd()) };
+    let under_way = Rc::new(Cell::new(0_usize));
+    loop {
+        match socket.shared_accept().await {
+            Ok(stream) => {
+                under_way.set(under_way.get() + 1);
+                let (shared, count) = (Rc::clone(&shared), Rc::clone(&under_way));
+                glommio::spawn_local(async move {
+                    receive(stream, &shared).await;
+                    count.set(count.get() - 1);
+                })
+                .detach();
+                while under_way.get() >= HANDSHAKES {
+                    Timer::new(PAUSE).await;
+                }
+            }
+            Err(error) => {
+                shared.complain(&format!("cannot accept a connection: {error}"));
+                Timer::new(PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn receive(stream: AcceptedTcpStream, shared: &Shared) {
+    let wire = Wire::new(stream.bind_to_executor());
+    let (_, ip) = wire.ends();
+    let late = async {
+        Timer::new(HANDSHAKE).await;
+        Err(LinkError::Late)
+    };
+    match or(meet(wire, shared), late).await {
+        Ok(visitor) => shared.tell(What::Visitor(visitor)),
+        Err(error) => {
+            let from = ip.map_or_else(|| "nowhere".to_owned(), |ip| ip.to_string());
+            shared.complain(&format!("refused a connection from {from}: {error}"));
+        }
+    }
+}
+
+async fn meet(mut wire: Wire, shared: &Shared) -> Result<Visitor, LinkError> {
+    let Some(identity) = shared.identity.get() else {
+        return refuse(wire, HandshakeError::NotNow).await;
+    };
+    let mut acceptor = Acceptor::new(
+        identity.node,
+        identity.epoch,
+        shared.shards,
+        &shared.secret,
+        random()?,
+    );
+    loop {
+        let packet = match wire.receive_packet().await {
+            Ok(packet) => packet,
+            Err(LinkError::Handshake(error)) => return refuse(wire, error).await,
+            Err(error) => return Err(error),
+        };
+        match acceptor.receive(&packet) {
+            Ok(Step::Say(say)) => wire.send_all(say).await?,
+            Ok(Step::Met { say, peer, .. }) => {
+                if shared.identity.get() != Some(identity) {
+                    return refuse(wire, HandshakeError::NotNow).await;
+                }
+                wire.send_all(say).await?;
+                return Ok(Visitor {
+                    socket: wire.give_up()?,
+                    peer,
+                    told_epoch: identity.epoch,
+                });
+            }
+            Err(error) => return refuse(wire, error).await,
+        }
+    }
+}
+
+async fn refuse(mut wire: Wire, error: HandshakeError) -> Result<Visitor, LinkError> {
+    if let Some(refusal) = error.refusal() {
+        wire.send_all(refusal).await?;
+    }
+    Err(error.into())
+}
