@@ -214,7 +214,10 @@ pub enum Standing {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the commands' names")]
 pub enum RemoteRequest {
-    Ids { verb: IdVerb, ids: Vec<JobId> },
+    Ids {
+        verb: IdVerb,
+        ids: Vec<JobId>,
+    },
     Show(JobId),
     Working(JobId),
     Length(Blob),

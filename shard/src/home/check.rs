@@ -244,7 +244,10 @@ impl Home {
         // Sessions charge what they keep too.
         assert!(
             self.memory.used()
-                >= self.stock.bytes + WAITER_BYTES * self.waiters.len() as u64 + self.lines.bytes() + self.pauses.bytes(),
+                >= self.stock.bytes
+                    + WAITER_BYTES * self.waiters.len() as u64
+                    + self.lines.bytes()
+                    + self.pauses.bytes(),
             "memory adds up"
         );
         assert_eq!(timers.len(), jobs.0.len() + queues.0.len(), "a timer each");

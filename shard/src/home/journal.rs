@@ -328,10 +328,9 @@ impl Journal {
     /// Why a command about IDs cannot be served at present.
     pub fn refuses_ids(&self, verb: IdVerb) -> Option<CommandError> {
         match verb {
-            IdVerb::Acknowledge
-            | IdVerb::FastAcknowledge
-            | IdVerb::Delete
-            | IdVerb::DeleteEverywhere => self.refuses_raw(true, 0),
+            IdVerb::Acknowledge | IdVerb::FastAcknowledge | IdVerb::Delete | IdVerb::DeleteEverywhere => {
+                self.refuses_raw(true, 0)
+            }
             IdVerb::Enqueue | IdVerb::Nack | IdVerb::Dequeue => self.refuses_change(),
         }
     }

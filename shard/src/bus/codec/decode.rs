@@ -180,7 +180,12 @@ fn read(kind: Kind, parts: &mut Parts<'_>) -> Option<BusMessage> {
             let shard = payload.shard.to_native();
             BusMessage::InterestWanted { shard }
         }
-        Kind::AskPause | Kind::AskIds | Kind::AskShow | Kind::AskWorking | Kind::AskLength | Kind::AskStat => {
+        Kind::AskPause
+        | Kind::AskIds
+        | Kind::AskShow
+        | Kind::AskWorking
+        | Kind::AskLength
+        | Kind::AskStat => {
             let (ticket, request) = request_from(kind, parts)?;
             BusMessage::Ask { ticket, request }
         }

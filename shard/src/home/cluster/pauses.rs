@@ -19,8 +19,8 @@ use super::remote::{Gathered, Who};
 use crate::bus::PeerNo;
 use crate::bus::message::{RemoteAnswer, RemoteRequest};
 use crate::clock::Mono;
-use crate::commands::{self, Pause};
 use crate::commands::view::PauseState;
+use crate::commands::{self, Pause};
 use crate::home::Home;
 use crate::id::NodeId;
 use crate::limits::{PAUSES_OPEN, PAUSES_STEP, UPKEEP_STEP};
@@ -71,11 +71,6 @@ impl Pauses {
     /// Queues that are not paused, and whose version is kept.
     pub fn opened(&self) -> impl Iterator<Item = (&Blob, u64)> {
         self.opened.iter().map(|(version, name)| (name, *version))
-    }
-
-    /// Whether a queue is one of them.
-    pub fn is_opened(&self, name: &Blob) -> bool {
-        self.opened.contains(&(self.version(name), name.clone()))
     }
 
     /// A version above all that were seen.

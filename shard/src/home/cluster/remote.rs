@@ -146,7 +146,11 @@ impl Remote {
             assert!(!work.questions.is_empty(), "a work waits for something");
             of_works += work.questions.len();
             for &question in &work.questions {
-                assert_eq!(self.questions[question].work, Some(key), "a question is its work's");
+                assert_eq!(
+                    self.questions[question].work,
+                    Some(key),
+                    "a question is its work's"
+                );
             }
         }
         let all = self.questions.iter_from(0, u32::MAX);
@@ -265,13 +269,7 @@ impl Home {
     }
 
     /// Asks all nodes that live the same; `here` is what this one says. Those that cannot be reached have said nothing.
-    fn ask_all_these(
-        &mut self,
-        now: Mono,
-        ticket: Ticket,
-        here: Said,
-        requests: &[RemoteRequest],
-    ) -> Answer {
+    fn ask_all_these(&mut self, now: Mono, ticket: Ticket, here: Said, requests: &[RemoteRequest]) -> Answer {
         let mut nodes = vec![(self.peers.node, here.clone())];
         let mut questions = Vec::new();
         let may_ask = self.may_ask();
@@ -287,7 +285,12 @@ impl Home {
             };
             nodes.push((peer.id, begin));
             let who = Who::One { peer: peer.no, place };
-            questions.extend(requests.iter().filter(|_| asked).map(|request| (who, request.clone())));
+            questions.extend(
+                requests
+                    .iter()
+                    .filter(|_| asked)
+                    .map(|request| (who, request.clone())),
+            );
         }
         self.ask_others(now, ticket, Gathered::Nodes(nodes), questions)
     }
@@ -308,7 +311,10 @@ impl Home {
             return gathered.into_answer();
         }
         self.counters.asked_elsewhere += 1;
-        let need = self.journal.take_need().filter(|&need| !self.journal.is_met(need));
+        let need = self
+            .journal
+            .take_need()
+            .filter(|&need| !self.journal.is_met(need));
         let work = self.remote.works.insert(Work {
             ticket,
             questions: Vec::new(),

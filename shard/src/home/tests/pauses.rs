@@ -131,7 +131,12 @@ fn a_node_that_was_away_learns_what_it_missed() {
         assert_eq!(states(&nodes, &name(number)), [IN; 3]);
         assert_eq!(states(&nodes, &format!("own{number}")), [NONE, IN, NONE]);
     }
-    let idle = |nodes: &Nodes| nodes.scenes.iter().all(|scene| scene.home.remote.deadline().is_none());
+    let idle = |nodes: &Nodes| {
+        nodes
+            .scenes
+            .iter()
+            .all(|scene| scene.home.remote.deadline().is_none())
+    };
     assert!(idle(&nodes), "nothing is asked for ever");
 }
 
@@ -178,7 +183,9 @@ fn versions_of_opened_queues_are_bounded_and_flushed() {
         let ticket = nodes.scenes[0].ticket();
         let now = nodes.scenes[0].now;
         let name = format!("a queue with a name so long that it has a place of its own: {number}");
-        let answer = nodes.scenes[0].home.request(now, ticket, pause(&name, NONE, false));
+        let answer = nodes.scenes[0]
+            .home
+            .request(now, ticket, pause(&name, NONE, false));
         assert!(matches!(answer, Answer::Pause(NONE)));
     }
     let now = nodes.scenes[0].now;

@@ -1,7 +1,7 @@
 //! Commands about what other nodes have: asked for one after the other, or all at once; answers lost, doubled, late, or never.
 
-use super::journal::Logged;
 use super::cluster::{ACTIVE, Nodes, QUEUED, copies, id_of, number};
+use super::journal::Logged;
 use crate::bus::message::{RemoteAnswer, RemoteRequest};
 use crate::bus::{BusMessage, PeerNo};
 use crate::commands::view::Said;
@@ -9,8 +9,8 @@ use crate::commands::{IdVerb, Request};
 use crate::error::CommandError;
 use crate::home::testing::{job, once};
 use crate::id::{JobId, NodeId};
-use crate::log::AppendFsync;
 use crate::limits::{DUMMY_ACKS, REMOTE_ANSWERS, REMOTE_WORKS};
+use crate::log::AppendFsync;
 use crate::message::{Answer, SessionId, Ticket};
 use crate::slot::Slot;
 use crate::wire::Blob;
@@ -72,11 +72,17 @@ fn the_node_of_the_prefix_is_asked_first_and_does_it() {
         other => panic!("{other:?}"),
     };
     assert_eq!((shown.id, shown.nacks), (id, 1));
-    assert!(matches!(nodes.ask(1, about(IdVerb::Dequeue, &[id])), Some(Answer::Count(1))));
+    assert!(matches!(
+        nodes.ask(1, about(IdVerb::Dequeue, &[id])),
+        Some(Answer::Count(1))
+    ));
     assert_eq!(nodes.states(id), [ACTIVE, None, None]);
     assert_eq!(entered(nodes.ask(1, about(IdVerb::Enqueue, &[id]))), (1, 0));
     assert_eq!(nodes.states(id), [QUEUED, None, None]);
-    assert!(matches!(nodes.ask(2, Request::Working(id)), Some(Answer::Count(10))));
+    assert!(matches!(
+        nodes.ask(2, Request::Working(id)),
+        Some(Answer::Count(10))
+    ));
     assert_eq!(nodes.states(id), [ACTIVE, None, None]);
     nodes.scenes[0].leap(600_000);
     let error = error(nodes.ask(2, Request::Working(id)));
@@ -90,7 +96,10 @@ fn the_others_are_asked_one_after_the_other() {
     // Its maker has given it away: nodes 1 and 2 do not have it.
     let id = nodes.add(0, copies("q", 4)).unwrap();
     for node in 0..3 {
-        assert!(matches!(nodes.ask(node, about(IdVerb::Delete, &[id])), Some(Answer::Count(1))));
+        assert!(matches!(
+            nodes.ask(node, about(IdVerb::Delete, &[id])),
+            Some(Answer::Count(1))
+        ));
     }
     assert_eq!(nodes.states(id), [None, None, None, ACTIVE]);
     assert_eq!(entered(nodes.ask(1, about(IdVerb::Enqueue, &[id]))), (1, 0));
@@ -103,11 +112,21 @@ fn the_others_are_asked_one_after_the_other() {
 #[test]
 fn held_nowhere_it_is_answered_as_ever() {
     let mut nodes = Nodes::new(3);
-    for id in [unheard(id_of(0), 1), unheard(id_of(2), 1), unheard(NodeId::from_bytes([9; 20]), 1)] {
+    for id in [
+        unheard(id_of(0), 1),
+        unheard(id_of(2), 1),
+        unheard(NodeId::from_bytes([9; 20]), 1),
+    ] {
         assert_eq!(entered(nodes.ask(0, about(IdVerb::Nack, &[id]))), (0, 0));
-        assert!(matches!(nodes.ask(0, about(IdVerb::Dequeue, &[id])), Some(Answer::Count(0))));
+        assert!(matches!(
+            nodes.ask(0, about(IdVerb::Dequeue, &[id])),
+            Some(Answer::Count(0))
+        ));
         assert!(matches!(nodes.ask(0, Request::Show(id)), Some(Answer::Job(None))));
-        assert_eq!(error(nodes.ask(0, Request::Working(id))), CommandError::NoJob.to_string());
+        assert_eq!(
+            error(nodes.ask(0, Request::Working(id))),
+            CommandError::NoJob.to_string()
+        );
     }
     assert_quiet(&nodes);
 }
@@ -116,7 +135,9 @@ fn held_nowhere_it_is_answered_as_ever() {
 fn what_is_here_is_done_at_once_and_the_counts_are_added() {
     let mut nodes = Nodes::new(3);
     let here = handed_out(&mut nodes);
-    let there: Vec<JobId> = (1..3).map(|node| nodes.add(node, job("q", "")).unwrap()).collect();
+    let there: Vec<JobId> = (1..3)
+        .map(|node| nodes.add(node, job("q", "")).unwrap())
+        .collect();
     for node in 1..3 {
         nodes.scenes[node].get_one("q");
     }
@@ -185,14 +206,21 @@ fn a_node_that_does_not_answer_is_named() {
     let mut nodes = Nodes::new(3);
     let id = handed_out(&mut nodes);
     nodes.cut.extend([(0, 1), (1, 0)]);
-    for request in [about(IdVerb::Nack, &[id]), Request::Show(id), Request::Working(id)] {
+    for request in [
+        about(IdVerb::Nack, &[id]),
+        Request::Show(id),
+        Request::Working(id),
+    ] {
         let ticket = nodes.begin(1, request);
         nodes.pass(14_900);
         assert!(nodes.late(1, ticket).is_none(), "it has its time");
         nodes.pass(300);
         assert_eq!(
             error(nodes.late(1, ticket)),
-            format!("ERR not held by the nodes that answered; no answer from {}", id_of(0))
+            format!(
+                "ERR not held by the nodes that answered; no answer from {}",
+                id_of(0)
+            )
         );
     }
     // Held by another one, its silence does not matter.
@@ -225,9 +253,17 @@ fn a_link_that_falls_ends_the_waiting() {
     assert!(nodes.late(asker, ticket).is_none());
     nodes.cut(0, asker, true);
     nodes.settle();
-    assert_eq!(entered(nodes.late(asker, ticket)), (1, 0), "the other holder did it");
+    assert_eq!(
+        entered(nodes.late(asker, ticket)),
+        (1, 0),
+        "the other holder did it"
+    );
     let elsewhere = unheard(id_of(0), 7);
-    assert_eq!(entered(nodes.ask(asker, about(IdVerb::Nack, &[elsewhere]))), (0, 0), "it is not asked");
+    assert_eq!(
+        entered(nodes.ask(asker, about(IdVerb::Nack, &[elsewhere]))),
+        (0, 0),
+        "it is not asked"
+    );
     assert_quiet(&nodes);
 }
 
@@ -251,7 +287,11 @@ fn an_answer_of_an_earlier_round_or_of_another_node_is_none() {
         },
     };
     nodes.deliver(2, 1, held(vec![true], 1));
-    for wrong in [held(vec![true, true], 1), held(vec![true], 2), held(vec![false], 1)] {
+    for wrong in [
+        held(vec![true, true], 1),
+        held(vec![true], 2),
+        held(vec![false], 1),
+    ] {
         nodes.cut.clear();
         nodes.deliver(0, 1, wrong);
     }
@@ -262,7 +302,14 @@ fn an_answer_of_an_earlier_round_or_of_another_node_is_none() {
         RemoteAnswer::Queue(None),
     ] {
         let ticket = asked;
-        nodes.deliver(0, 1, BusMessage::Told { ticket, answer: other });
+        nodes.deliver(
+            0,
+            1,
+            BusMessage::Told {
+                ticket,
+                answer: other,
+            },
+        );
     }
     assert!(nodes.late(1, ticket).is_none());
     nodes.deliver(0, 1, held(vec![false], 0));
@@ -330,7 +377,10 @@ fn what_its_session_asks_next_waits_behind_it() {
         ..first
     };
     let length = Request::Lengths(Blob::from("q"));
-    assert!(matches!(nodes.scenes[1].request_as(second, length), Answer::Waiting));
+    assert!(matches!(
+        nodes.scenes[1].request_as(second, length),
+        Answer::Waiting
+    ));
     nodes.settle();
     assert_eq!(entered(nodes.late(1, first)), (1, 0));
     let lengths = nodes.late(1, second);
@@ -375,7 +425,10 @@ fn a_node_remembers_so_many_answers() {
             request: 0,
         };
         let verb = IdVerb::Nack;
-        let request = RemoteRequest::Ids { verb, ids: ids.to_vec() };
+        let request = RemoteRequest::Ids {
+            verb,
+            ids: ids.to_vec(),
+        };
         let now = nodes.scenes[0].now;
         let message = BusMessage::Ask { ticket, request };
         nodes.scenes[0].home.bus(now, asker, 1, message);
@@ -428,7 +481,10 @@ fn a_node_alone_answers_for_itself() {
     let id = nodes.add(0, job("q", "")).unwrap();
     let only = |count| vec![(id_of(0), Said::Count(count))];
     assert_eq!(said(nodes.ask(0, Request::Lengths(Blob::from("q")))), only(2));
-    assert_eq!(said(nodes.ask(0, about(IdVerb::DeleteEverywhere, &[id]))), only(1));
+    assert_eq!(
+        said(nodes.ask(0, about(IdVerb::DeleteEverywhere, &[id]))),
+        only(1)
+    );
     nodes.ids(0, IdVerb::Acknowledge, unheard(id_of(0), 1));
     assert_eq!(nodes.acks(), 0);
 }
@@ -534,14 +590,20 @@ fn only_plausible_ids_are_remembered_and_not_too_many() {
 fn a_fast_acknowledgement_of_an_unknown_job_goes_to_all_once() {
     let mut nodes = Nodes::new(3);
     let ids: Vec<JobId> = (0..5).map(|_| nodes.add(0, copies("q", 1)).unwrap()).collect();
-    assert!(matches!(nodes.ask(1, about(IdVerb::FastAcknowledge, &ids)), Some(Answer::Count(0))));
+    assert!(matches!(
+        nodes.ask(1, about(IdVerb::FastAcknowledge, &ids)),
+        Some(Answer::Count(0))
+    ));
     assert_eq!((nodes.scenes[0].home.gauges().jobs, nodes.acks()), (0, 0));
     let ticket = nodes.begin(1, about(IdVerb::FastAcknowledge, &ids));
     assert!(matches!(nodes.late(1, ticket), Some(Answer::Count(0))));
     let mut batch = Vec::new();
     for _ in 0..2 {
         nodes.scenes[1].home.peers.take_outbox(&mut batch).unwrap();
-        assert_eq!(std::mem::take(&mut batch), [BusMessage::Delete { ids: ids.clone() }]);
+        assert_eq!(
+            std::mem::take(&mut batch),
+            [BusMessage::Delete { ids: ids.clone() }]
+        );
     }
 }
 
@@ -592,7 +654,11 @@ fn what_another_node_is_told_waits_for_the_log() {
         counted: 1,
         paused: 0,
     };
-    assert!(told.iter().all(|told| *told == BusMessage::Told { ticket, answer: answer.clone() }));
+    assert!(told.iter().all(|told| *told
+        == BusMessage::Told {
+            ticket,
+            answer: answer.clone()
+        }));
 }
 
 #[test]
