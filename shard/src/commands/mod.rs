@@ -8,6 +8,8 @@ pub mod ackjob;
 pub mod addjob;
 #[cfg(test)]
 mod administration_tests;
+#[cfg(test)]
+mod anywhere_tests;
 pub mod auth;
 pub mod bgrewriteaof;
 pub mod client;

@@ -133,7 +133,7 @@ pub struct Home {
     /// How long a peer that lost its memory may take to say what it still has (`rejoin-wait`), milliseconds.
     pub(crate) rejoin_wait_ms: u64,
     /// How long a node that is asked for something may take to answer (`cluster-node-timeout`), milliseconds.
-    pub(crate) node_timeout_ms: u64,
+    node_timeout_ms: u64,
     ends: Vec<Held>,
     /// Without jobs: the room of an answer that was written, for the next.
     spare: Vec<Delivered>,
@@ -266,8 +266,9 @@ impl Home {
         self.evicts = evicts;
     }
 
-    /// The settings `min-replicate`, and `rejoin-wait` in milliseconds.
-    pub fn set_cluster_terms(&mut self, min_replicate: u64, rejoin_wait_ms: u64) {
+    /// The settings `min-replicate`, and `rejoin-wait` and `cluster-node-timeout` in milliseconds.
+    pub fn set_cluster_terms(&mut self, min_replicate: u64, rejoin_wait_ms: u64, node_timeout_ms: u64) {
+        self.node_timeout_ms = node_timeout_ms;
         self.min_replicate = u16::try_from(min_replicate).unwrap_or(u16::MAX);
         self.rejoin_wait_ms = rejoin_wait_ms;
     }

@@ -618,7 +618,7 @@ fn write_ids(session: &mut Session, ids: IdsProgress) {
     match (ids.error, ids.verb) {
         (Some(error), _) => session.encoder().error(error.to_string()),
         (None, IdVerb::Enqueue | IdVerb::Nack) => reply::write_entered(session, ids.counted, ids.paused),
-        (None, IdVerb::DeleteEverywhere) => reply::write_nodes(session, &ids.nodes),
+        (None, IdVerb::DeleteEverywhere) => reply::write_nodes(&mut session.encoder(), &ids.nodes),
         (None, _) => session.encoder().integer(ids.counted),
     }
 }

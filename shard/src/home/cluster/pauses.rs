@@ -73,11 +73,6 @@ impl Pauses {
         self.opened.iter().map(|(version, name)| (name, *version))
     }
 
-    /// Whether a queue is one of them.
-    pub fn is_opened(&self, name: &Blob) -> bool {
-        self.opened.contains(&(self.version(name), name.clone()))
-    }
-
     /// A version above all that were seen.
     fn next(&mut self, node: &NodeId, broadcast: bool) -> u64 {
         self.highest = (self.highest + 1).min(u64::MAX >> LOW_BITS);
