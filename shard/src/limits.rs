@@ -90,6 +90,8 @@ pub const ACK_AGAIN_MAX_MS: u64 = 180_000;
 pub const LEAVING_STEP: u32 = 256;
 /// and the pause between two of them, milliseconds.
 pub const LEAVING_PAUSE_MS: u64 = 20;
+/// Jobs dropped while other nodes held them that a home remembers: those nodes may not have heard.
+pub const LEFT: usize = 1 << 16;
 /// Jobs that repair looks at in one step.
 pub const REPAIR_STEP: u32 = 64;
 /// Pause between two steps of repair, milliseconds: it is to leave room for clients.

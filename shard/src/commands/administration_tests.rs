@@ -61,7 +61,7 @@ fn small_commands() {
         ("CLUSTER LEAVING", "+no\r\n"),
         (
             "CLUSTER MEET 127.0.0.1 7712",
-            "-ERR this version runs as a single node: there is no cluster to change\r\n",
+            "-ERR the node takes part in no cluster yet\r\n",
         ),
         (
             "CLUSTER FOO",

@@ -78,6 +78,8 @@ pub struct Gauges {
     pub jobs: u64,
     /// Acknowledged jobs that other nodes have not all heard of; not counted among the jobs.
     pub acked: u64,
+    /// ADDJOBs that wait for copies.
+    pub adding: u64,
     /// Of the jobs, those in their queues.
     pub queued: u64,
     /// Of those, handed out at most once and kept only until memory is short or their life ends.

@@ -35,7 +35,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ahash::RandomState;
 
@@ -123,6 +123,9 @@ pub struct Home {
     repair: Repair,
     federation: Federation,
     leaving: Leaving,
+    /// Jobs dropped here lately while other nodes held them, and the order of that.
+    left: BTreeSet<JobId>,
+    left_order: VecDeque<JobId>,
     remote: Remote,
     pauses: Pauses,
     /// Copies, this node's included, below which no ADDJOB is content (`min-replicate`).
@@ -167,6 +170,8 @@ impl Home {
             repair: Repair::default(),
             federation: Federation::default(),
             leaving: None,
+            left: BTreeSet::new(),
+            left_order: VecDeque::new(),
             remote: Remote::new(u32::from_be_bytes([first, second, third, fourth])),
             pauses: Pauses::default(),
             node_timeout_ms: 15_000,
@@ -277,6 +282,7 @@ impl Home {
         Gauges {
             jobs: self.stock.jobs.0.len() as u64,
             acked: self.stock.acks.len() as u64,
+            adding: self.adding.len() as u64,
             queued: self.stock.queued,
             delivered_at_most_once: self.stock.delivered.len() as u64,
             queues: self.stock.queues.0.len() as u64,

@@ -122,6 +122,7 @@ impl Home {
         self.tell_all(share, |id| BusMessage::Left { id });
         self.journal.gone(id);
         self.counters.given_away += 1;
+        self.remember_left(id);
         self.remove(key);
     }
 

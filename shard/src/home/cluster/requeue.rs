@@ -266,6 +266,10 @@ impl Home {
         if self.tell_if_acked(from, &id) {
             return;
         }
+        if self.left.contains(&id) {
+            // It did not hear of it, or asked before it could.
+            return self.peers.send(from, BusMessage::Left { id });
+        }
         let standing = match self.know(now, from, epoch, id) {
             None => Standing::Unknown { counted },
             Some(key) => self.standing(now.mono(), key),

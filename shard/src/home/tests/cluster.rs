@@ -528,3 +528,22 @@ fn a_node_that_leaves_gives_all_away() {
     nodes.pass(28_000);
     assert!(nodes.states(late).contains(&QUEUED), "in its own time");
 }
+
+#[test]
+fn a_job_deleted_on_one_node_lives_on_the_others() {
+    let mut nodes = Nodes::new(3);
+    let id = nodes.add(0, copies("q", 3)).unwrap();
+    // Nobody hears of it.
+    nodes.cut.extend([(0, 1), (0, 2)]);
+    nodes.ids(0, IdVerb::Delete, id);
+    nodes.settle();
+    nodes.cut.clear();
+    nodes.pass(15_000);
+    let states = nodes.states(id);
+    assert_eq!(states[0], None);
+    assert_eq!(
+        states.iter().filter(|state| **state == QUEUED).count(),
+        1,
+        "{states:?}"
+    );
+}
