@@ -6,7 +6,8 @@
 //! - A link that is dialed is dialed again until it is hung up, and tells each time it comes or goes.
 //! - Nobody's bytes reach the loop before they have proved themselves; shard 0 sees to that ([`accept`]) and brings the connection to
 //!   the shard whose number is the dialer's, modulo the number of shards.
-//! - What a peer sends and the loop has not taken is bounded, and so is what waits for a peer: then frames are dropped, and counted.
+//! - What a peer sends and the loop has not taken is bounded, all unfinished frames together too, and so is what waits for a peer: then
+//!   frames are dropped, and counted.
 
 mod accept;
 mod dial;
@@ -30,7 +31,6 @@ use shard::bus::handshake::HandshakeError;
 use shard::bus::keepalive::silence_us;
 use shard::bus::{BusMessage, Dial, LinkEvent, LinkKind, LinkNo, Sender, Traffic};
 use shard::id::NodeId;
-use shard::settings::Settings;
 use shard::slot::ShardNo;
 use thiserror::Error;
 use tracing::warn;
@@ -40,7 +40,7 @@ use crate::wakeup::Wakeup;
 use crate::worker::Clock;
 pub use accept::Visitor;
 use dial::{Link, Outbox};
-use receive::Incoming;
+use receive::{Incoming, Unfinished};
 use wire::Wire;
 
 /// How long a handshake may take.
@@ -136,6 +136,7 @@ struct Shared {
     traffic: RefCell<Traffic>,
     buffer: RefCell<Box<[u8]>>,
     complaints: RefCell<Complaints>,
+    unfinished: RefCell<Unfinished>,
 }
 
 #[derive(Default)]
@@ -213,6 +214,7 @@ impl Bus {
                 traffic: RefCell::default(),
                 buffer: RefCell::new(vec![0; RECEIVE_BYTES].into_boxed_slice()),
                 complaints: RefCell::default(),
+                unfinished: RefCell::default(),
             }),
             listeners: Vec::new(),
             links: BTreeMap::new(),
@@ -431,11 +433,6 @@ impl Bus {
             self.incoming.remove(&key);
         }
     }
-}
-
-/// The setting `cluster-node-timeout`.
-pub fn node_timeout_ms(settings: &Settings) -> u64 {
-    settings.cluster_node_timeout_ms
 }
 
 /// Random bytes of the system.

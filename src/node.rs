@@ -253,7 +253,7 @@ impl Seat {
             clock: self.clock,
             wakeup: Arc::clone(&wakeup),
             secret: self.settings.cluster_secret.clone().unwrap_or_default(),
-            node_timeout_ms: bus::node_timeout_ms(&self.settings),
+            node_timeout_ms: self.settings.cluster_node_timeout_ms,
         });
         if let Some(of_shard_0) = self.of_shard_0 {
             net.listen(of_shard_0.listeners);

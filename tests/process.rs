@@ -7,7 +7,7 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
@@ -299,6 +299,29 @@ fn a_port_in_use_is_said() {
     );
     assert_no_panic(&output);
     drop(listener);
+}
+
+#[test]
+fn a_client_port_without_a_bus_port_above_it_is_said() {
+    let (code, output) = Setup::flags("--shards 1 --port 60000").without_port().fail();
+    assert_eq!(code, Some(1));
+    assert!(output.contains("--bus-port"), "{output}");
+    assert_no_panic(&output);
+}
+
+#[test]
+fn strangers_at_the_bus_port_are_closed_and_harm_nobody() {
+    let server = Server::start("--shards 2");
+    for garbage in [&b"PING\r\nPING\r\nPING\r\n"[..], &[0; 4096], &[0xff; 12]] {
+        let mut socket = TcpStream::connect(("127.0.0.1", server.port() + 10_000)).expect("the bus listens");
+        socket.write_all(garbage).expect("the kernel takes it");
+        // Nothing is said to it, and a reset is an end, too.
+        assert!(!matches!(socket.read(&mut [0; 100]), Ok(1..)));
+    }
+    eventually("the log says so", || {
+        server.log().contains("refused a connection")
+    });
+    call(&mut server.client(), "PING");
 }
 
 #[test]

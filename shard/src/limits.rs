@@ -90,6 +90,8 @@ pub const ACK_AGAIN_MAX_MS: u64 = 180_000;
 pub const LEAVING_STEP: u32 = 256;
 /// and the pause between two of them, milliseconds.
 pub const LEAVING_PAUSE_MS: u64 = 20;
+/// Jobs dropped while other nodes held them that a home remembers: those nodes may not have heard.
+pub const LEFT: usize = 1 << 16;
 /// Jobs that repair looks at in one step.
 pub const REPAIR_STEP: u32 = 64;
 /// Pause between two steps of repair, milliseconds: it is to leave room for clients.
@@ -123,6 +125,21 @@ pub const INTERESTS_AGAIN_MS: u64 = 1_000;
 pub const EXPORT_AGAIN_MS: u64 = 1_000;
 /// Jobs that a queue exports in one step.
 pub const EXPORT_STEP: usize = 256;
+
+/// Acknowledgements of unknown IDs that a shard remembers until all nodes have answered: each names all nodes of the cluster.
+pub const DUMMY_ACKS: usize = 16_384;
+/// Requests of a shard that wait for other nodes; beyond it only what is here counts.
+pub const REMOTE_WORKS: usize = 1024;
+/// Questions to other nodes that are open, above which no request begins to wait for more: each may be about `IDS_STEP` IDs.
+pub const REMOTE_QUESTIONS: usize = 16_384;
+/// Answers to other nodes that a shard remembers, so that a question that comes twice does nothing twice.
+pub const REMOTE_ANSWERS: usize = 16_384;
+/// A question that was not answered is sent again after this long or four round trips, milliseconds.
+pub const ASK_AGAIN_MS: u64 = 200;
+/// Pause states that a node that came is told of at a time.
+pub const PAUSES_STEP: usize = 64;
+/// Queues that were opened whose version is remembered: a node that was away may not know yet.
+pub const PAUSES_OPEN: usize = 4096;
 
 /// Longest time that a client may ask for (TTL, RETRY, DELAY): 100 years. 32 bits of seconds hold it.
 pub const MAX_SECONDS: u64 = 100 * 365 * 24 * 3600;

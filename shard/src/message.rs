@@ -31,7 +31,7 @@ use smallvec::SmallVec;
 use crate::bus::{BusMessage, PeerNo};
 use crate::commands::{Request, view};
 use crate::error::CommandError;
-use crate::id::JobId;
+use crate::id::{JobId, NodeId};
 use crate::node::NodeMessage;
 use crate::slot::ShardNo;
 use crate::wire::Blob;
@@ -130,6 +130,8 @@ pub enum Answer {
     },
     /// QSTAT: the queue, when it exists.
     Queue(Option<Box<view::QueueView>>),
+    /// QLEN, QSTAT, DELJOB with CLUSTER: what each node says, this one first.
+    Nodes(Vec<(NodeId, view::Said)>),
     /// PAUSE: the state after the command.
     Pause(view::PauseState),
     /// QSCAN, JSCAN: a page of this shard's part.

@@ -133,7 +133,11 @@ impl Shard {
             now,
         );
         home.set_evicts(settings.evicts());
-        home.set_cluster_terms(settings.min_replicate, settings.rejoin_wait_ms);
+        home.set_cluster_terms(
+            settings.min_replicate,
+            settings.rejoin_wait_ms,
+            settings.cluster_node_timeout_ms,
+        );
         let membership = nodes.map(|nodes| {
             let cluster = membership::facts(&settings, &facts);
             Membership::new(node, nodes, cluster, seed, now)

@@ -211,6 +211,17 @@ counters! {
     jobs_expired: "Jobs whose time to live ended.",
     jobs_evicted: "Jobs removed to free memory.",
     jobs_added_below_3_copies: "Jobs taken with fewer than three copies, by default.",
+    copies_sent: "Copies of jobs sent to other nodes, those sent again included.",
+    copies_taken: "Copies of other nodes' jobs taken.",
+    copies_refused: "Copies of other nodes' jobs refused.",
+    copies_failed: "ADDJOBs that ended without enough copies.",
+    jobs_exported: "Jobs sent to consumers at other nodes.",
+    jobs_imported: "Jobs that came from other nodes for consumers here.",
+    jobs_given_away: "Copies dropped because this node leaves and others hold them.",
+    jobs_repaired: "Jobs for which other nodes were asked since holders were lost.",
+    jobs_acknowledged_elsewhere: "Jobs acknowledged at another node.",
+    acks_collected: "Acknowledged jobs that this node found all holders to know of.",
+    acks_learnt_late: "Jobs whose acknowledgement was learnt of only when they were to be queued again.",
     queues_collected: "Queues removed because they were idle.",
     clients_timed_out: "Clients closed because they were idle.",
     clients_over_output_limit: "Clients closed because they did not read their replies.",
@@ -255,6 +266,17 @@ impl Counters {
         self.jobs_expired = home.expired;
         self.jobs_evicted = home.evicted;
         self.jobs_added_below_3_copies = home.added_below_3_copies;
+        self.copies_sent = home.copies_sent;
+        self.copies_taken = home.copies_taken;
+        self.copies_refused = home.copies_refused;
+        self.copies_failed = home.copies_failed;
+        self.jobs_exported = home.exported;
+        self.jobs_imported = home.imported;
+        self.jobs_given_away = home.given_away;
+        self.jobs_repaired = home.repaired;
+        self.jobs_acknowledged_elsewhere = home.acknowledged_elsewhere;
+        self.acks_collected = home.collected;
+        self.acks_learnt_late = home.collected_late;
         self.queues_collected = home.queues_collected;
     }
 }
@@ -274,6 +296,10 @@ pub struct Gauges {
     pub jobs: u64,
     /// Jobs in their queues.
     pub queued_jobs: u64,
+    /// Acknowledged jobs that other nodes have not all heard of; not among the jobs.
+    pub acked_jobs: u64,
+    /// ADDJOBs that wait for copies.
+    pub adding_jobs: u64,
     /// Queues, empty ones included.
     pub queues: u64,
     /// Bytes that count against `maxmemory`.
@@ -348,6 +374,8 @@ impl Gauges {
         self.biggest_input_bytes = self.biggest_input_bytes.max(other.biggest_input_bytes);
         self.jobs += other.jobs;
         self.queued_jobs += other.queued_jobs;
+        self.acked_jobs += other.acked_jobs;
+        self.adding_jobs += other.adding_jobs;
         self.queues += other.queues;
         self.used_bytes += other.used_bytes;
         self.peak_bytes += other.peak_bytes;

@@ -80,28 +80,28 @@ async fn receive(stream: AcceptedTcpStream, shared: &Shared) {
 }
 
 async fn meet(mut wire: Wire, shared: &Shared) -> Result<Visitor, LinkError> {
-    let Some(identity) = shared.identity.get() else {
-        return refuse(wire, HandshakeError::NotNow).await;
-    };
-    let mut acceptor = Acceptor::new(
-        identity.node,
-        identity.epoch,
-        shared.shards,
-        &shared.secret,
-        random()?,
-    );
+    let mut met_as = None;
     loop {
         let packet = match wire.receive_packet().await {
             Ok(packet) => packet,
             Err(LinkError::Handshake(error)) => return refuse(wire, error).await,
             Err(error) => return Err(error),
         };
+        let Some(identity) = shared.identity.get() else {
+            return refuse(wire, HandshakeError::NotNow).await;
+        };
+        if met_as.is_none() {
+            let (node, epoch, nonce) = (identity.node, identity.epoch, random()?);
+            let acceptor = Acceptor::new(node, epoch, shared.shards, &shared.secret, nonce);
+            met_as = Some((identity, acceptor));
+        }
+        let (as_whom, acceptor) = met_as.as_mut().expect("it was made just now");
+        if *as_whom != identity {
+            return refuse(wire, HandshakeError::NotNow).await;
+        }
         match acceptor.receive(&packet) {
             Ok(Step::Say(say)) => wire.send_all(say).await?,
             Ok(Step::Met { say, peer, .. }) => {
-                if shared.identity.get() != Some(identity) {
-                    return refuse(wire, HandshakeError::NotNow).await;
-                }
                 wire.send_all(say).await?;
                 return Ok(Visitor {
                     socket: wire.give_up()?,

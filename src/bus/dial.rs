@@ -15,7 +15,7 @@ use shard::bus::frame::{Assembler, Frame, FrameKind, sign};
 use shard::bus::handshake::{Dialer, Facts, Step};
 use shard::bus::keepalive::{Backoff, KeepAlive};
 use shard::bus::{Dial, LinkEvent};
-use tracing::{info, warn};
+use tracing::{debug, info};
 
 use super::wire::Wire;
 use super::{HANDSHAKE, Identity, LinkError, Shared, What, chance, resolve};
@@ -88,7 +88,7 @@ impl Link {
     /// Keeps it until the task is dropped.
     pub(super) async fn keep(self) {
         let mut backoff = Backoff::default();
-        let mut last_failure = String::new();
+        let mut told = String::new();
         loop {
             let why = match self.connect().await {
                 Ok(met) => {
@@ -96,15 +96,13 @@ impl Link {
                     self.is_up(&met);
                     let error = self.talk(met).await;
                     self.outbox.set_up(false);
-                    let why = error.to_string();
-                    warn!("bus: link to {} is down: {why}", self.place());
-                    why
+                    format!("the link to {} is down: {error}", self.place())
                 }
-                Err(error) => error.to_string(),
+                Err(error) => format!("cannot reach {}: {error}", self.place()),
             };
-            if why != last_failure {
-                info!("bus: cannot reach {} at present: {why}", self.place());
-                last_failure.clone_from(&why);
+            if why != told {
+                info!("bus: {why}");
+                told.clone_from(&why);
             }
             self.tell(LinkEvent::Down { why });
             Timer::new(Duration::from_millis(backoff.next_ms(chance()))).await;
@@ -113,7 +111,7 @@ impl Link {
     }
 
     fn place(&self) -> String {
-        format!("{}:{} ({:?})", self.dial.host, self.dial.port, self.dial.kind)
+        format!("{}:{}", self.dial.host, self.dial.port)
     }
 
     fn tell(&self, event: LinkEvent) {
@@ -125,6 +123,7 @@ impl Link {
     }
 
     fn is_up(&self, met: &Met) {
+        debug!("bus: connected to {}, node {}", self.place(), met.peer.node);
         let (local, remote) = met.wire.ends();
         self.outbox.set_up(true);
         self.tell(LinkEvent::Up {

@@ -24,6 +24,33 @@ const WAITING_BYTES: usize = 256 << 10;
 /// Bytes received before the executor looks at its rings again.
 const BURST_BYTES: usize = 512 << 10;
 
+/// Bytes of unfinished frames of all links, above which only one link goes on with a long one.
+const UNFINISHED_BYTES: usize = 256 << 20;
+
+/// The unfinished frames of all links of a shard.
+pub(super) struct Unfinished {
+    /// Bytes that they take.
+    pub(super) bytes: usize,
+    /// Above this only one goes on.
+    pub(super) most_bytes: usize,
+    /// Which.
+    ahead: Option<u64>,
+    held: Vec<Waker>,
+    links: u64,
+}
+
+impl Default for Unfinished {
+    fn default() -> Self {
+        Self {
+            bytes: 0,
+            most_bytes: UNFINISHED_BYTES,
+            ahead: None,
+            held: Vec::new(),
+            links: 0,
+        }
+    }
+}
+
 /// A link that another node dialed, between the loop and the link's task.
 pub(super) struct Incoming {
     pub(super) from: Sender,
@@ -73,6 +100,9 @@ pub(super) async fn run(incoming: Rc<Incoming>, wire: Wire, shared: Rc<Shared>) 
         shared: Rc::clone(&shared),
         frames: Assembler::new(batch_bytes),
         answers: Unsent::default(),
+        number: shared.number_link(),
+        unfinished_bytes: 0,
+        is_held: false,
     };
     let error = loop {
         if let Err(error) = receiver.burst().await {
@@ -93,6 +123,25 @@ struct Receiver {
     shared: Rc<Shared>,
     frames: Assembler,
     answers: Unsent,
+    number: u64,
+    /// What it has told of its unfinished frame.
+    unfinished_bytes: usize,
+    /// It does not receive because others' frames are too long.
+    is_held: bool,
+}
+
+impl Shared {
+    fn number_link(&self) -> u64 {
+        let mut unfinished = self.unfinished.borrow_mut();
+        unfinished.links += 1;
+        unfinished.links
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.note_unfinished(0);
+    }
 }
 
 impl Receiver {
@@ -103,7 +152,9 @@ impl Receiver {
             let idle = Duration::from_micros(idle_us(self.shared.silence_us.get()));
             let mut timer = Timer::new(idle);
             bytes += poll_fn(|context| match self.poll(context) {
-                Poll::Pending => Pin::new(&mut timer).poll(context).map(|_| Err(LinkError::Silent)),
+                Poll::Pending if Pin::new(&mut timer).poll(context).is_pending() => Poll::Pending,
+                Poll::Pending if self.is_held => Poll::Ready(Ok(0)),
+                Poll::Pending => Poll::Ready(Err(LinkError::Silent)),
                 received => received,
             })
             .await?;
@@ -119,6 +170,10 @@ impl Receiver {
         }
         if self.incoming.waiting_bytes.get() >= WAITING_BYTES {
             *self.incoming.receiver.borrow_mut() = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        self.is_held = !self.may_go_on(context);
+        if self.is_held {
             return Poll::Pending;
         }
         let shared = Rc::clone(&self.shared);
@@ -141,8 +196,38 @@ impl Receiver {
                 None => {}
             }
         }
+        self.note_unfinished(self.frames.held_bytes());
         self.wire.send(context, &mut self.answers)?;
         Poll::Ready(Ok(received))
+    }
+
+    /// Whether there is room for more of its frame; if not, its task is woken when there may be.
+    fn may_go_on(&self, context: &Context<'_>) -> bool {
+        let mut unfinished = self.shared.unfinished.borrow_mut();
+        if self.unfinished_bytes <= BUS_BATCH_BYTES || unfinished.bytes < unfinished.most_bytes {
+            return true;
+        }
+        let goes = *unfinished.ahead.get_or_insert(self.number) == self.number;
+        if !goes {
+            unfinished.held.push(context.waker().clone());
+        }
+        goes
+    }
+
+    fn note_unfinished(&mut self, bytes: usize) {
+        let mut unfinished = self.shared.unfinished.borrow_mut();
+        unfinished.bytes = unfinished.bytes + bytes - self.unfinished_bytes;
+        let is_less = bytes < self.unfinished_bytes;
+        self.unfinished_bytes = bytes;
+        if !is_less {
+            return;
+        }
+        if unfinished.ahead == Some(self.number) {
+            unfinished.ahead = None;
+        }
+        let held = std::mem::take(&mut unfinished.held);
+        drop(unfinished);
+        held.into_iter().for_each(Waker::wake);
     }
 
     fn bring(&self, batch: Bytes) {

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use shard::bus::frame::{FrameKind, sign};
@@ -218,6 +219,95 @@ fn a_connection_goes_to_the_shard_that_serves_the_dialers() {
 }
 
 #[test]
+fn a_connection_moves_to_another_executor() {
+    let (to_shard_1, visitors) = std::sync::mpsc::channel::<Visitor>();
+    let shard_1 = std::thread::spawn(move || {
+        on_executor(async {
+            let mut b1 = Node::new(2, 1, 2, "");
+            b1.bus.adopt(visitors.recv().expect("it comes"));
+            until([&mut b1], |[b1]| b1.received.len() == 100).await;
+            b1.received
+                .into_iter()
+                .map(|(_, message)| message)
+                .collect::<Vec<_>>()
+        })
+    });
+    on_executor(async {
+        let (mut a, mut b) = (Node::new(1, 1, 2, ""), Node::new(2, 0, 2, ""));
+        let port = b.listen(0);
+        a.dial(1, port, None);
+        until([&mut a, &mut b], |[a, b]| a.ups() == 1 && b.visitors.len() == 1).await;
+        to_shard_1.send(b.visitors.pop().unwrap()).unwrap();
+        for number in 0..100 {
+            a.send(1, digest(number));
+            glommio::timer::Timer::new(Duration::from_micros(100)).await;
+        }
+        until([&mut a, &mut b], |_| shard_1.is_finished()).await;
+    });
+    let received = shard_1.join().expect("all came");
+    assert_eq!(received, (0..100).map(digest).collect::<Vec<_>>());
+}
+
+#[test]
+fn unfinished_frames_are_bounded_and_all_end() {
+    const LINKS: u16 = 6;
+    const MOST_BYTES: usize = 4 << 20;
+    let body_bytes = 3 << 20;
+    on_executor(async {
+        let mut b = Node::new(2, 0, 1, "");
+        b.bus.shared.unfinished.borrow_mut().most_bytes = MOST_BYTES;
+        let port = b.listen(0);
+        // Each sends most of a long frame, as far as it is taken, and the rest when it may.
+        let may_end = Arc::new(AtomicBool::new(false));
+        let threads: Vec<_> = (0..LINKS)
+            .map(|shard| {
+                let may_end = Arc::clone(&may_end);
+                stranger(port, shard, move |mut socket| {
+                    let mut frame = Vec::new();
+                    Encoder::default().encode(&mut vec![job(body_bytes)], |out| frame = out.chunks.concat());
+                    let most = frame.len() - 1000;
+                    let mut sent = 0;
+                    let pause = Duration::from_millis(20);
+                    socket.set_write_timeout(Some(pause)).unwrap();
+                    while !may_end.load(Ordering::Relaxed) {
+                        match socket.write(&frame[sent..most]) {
+                            Ok(bytes @ 1..) => sent += bytes,
+                            _ => std::thread::sleep(pause),
+                        }
+                    }
+                    socket.set_write_timeout(None).unwrap();
+                    socket.write_all(&frame[sent..]).unwrap();
+                    assert_eq!(drain(socket), b"");
+                })
+            })
+            .collect();
+        // Until no more is taken for a while.
+        let (mut most_bytes, mut since) = (0, Instant::now());
+        while most_bytes <= MOST_BYTES || since.elapsed() < Duration::from_millis(300) {
+            assert!(since.elapsed() < PATIENCE, "{most_bytes}");
+            glommio::timer::Timer::new(Duration::from_millis(1)).await;
+            b.turn();
+            let bytes = b.bus.shared.unfinished.borrow().bytes;
+            if bytes > most_bytes {
+                (most_bytes, since) = (bytes, Instant::now());
+            }
+        }
+        may_end.store(true, Ordering::Relaxed);
+        // One frame more than that, and what all links may have in any case.
+        let bound = MOST_BYTES + body_bytes + usize::from(LINKS) * (512 << 10);
+        assert!(most_bytes < bound, "{most_bytes}");
+        until([&mut b], |[b]| b.received.len() == usize::from(LINKS)).await;
+        assert!(b.received.iter().all(|(_, message)| *message == job(body_bytes)));
+        assert_eq!(b.bus.shared.unfinished.borrow().bytes, 0);
+        b.bus.set_identity(id(2), 3);
+        until([&mut b], |_| threads.iter().all(|thread| thread.is_finished())).await;
+        for thread in threads {
+            thread.join().expect("all of it was taken");
+        }
+    });
+}
+
+#[test]
 fn a_link_comes_back_after_its_peer_died() {
     on_executor(async {
         let (mut a, mut b) = (Node::new(1, 0, 1, ""), Node::new(2, 0, 1, ""));
@@ -341,14 +431,18 @@ fn what_waits_for_a_link_is_bounded() {
 }
 
 /// A peer made by hand, on a thread of its own: what is done with a socket that has proved itself.
-fn stranger(port: u16, act: impl FnOnce(TcpStream) + Send + 'static) -> std::thread::JoinHandle<()> {
+fn stranger(
+    port: u16,
+    shard: ShardNo,
+    act: impl FnOnce(TcpStream) + Send + 'static,
+) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let me = Facts {
             node: id(9),
             epoch: 9,
-            shard: 0,
-            shards: 1,
+            shard,
+            shards: 8,
             kind: LinkKind::Data,
         };
         let (mut dialer, mut say) = Dialer::start(0, me, None, b"", [3; NONCE_BYTES]);
@@ -390,11 +484,11 @@ fn garbage_closes_its_own_connection_and_no_other() {
                 assert_eq!(drain(socket), b"");
             }),
             // No frame, and a frame whose content is none.
-            stranger(port, |mut socket| {
+            stranger(port, 1, |mut socket| {
                 socket.write_all(&[0xff; 100]).unwrap();
                 assert_eq!(drain(socket), b"");
             }),
-            stranger(port, |mut socket| {
+            stranger(port, 2, |mut socket| {
                 let mut frame = sign(FrameKind::Ping, 1).to_vec();
                 frame[12] = FrameKind::Batch as u8;
                 let sum = crc32c::crc32c_append(crc32c::crc32c(&frame[..8]), &frame[12..]);
@@ -403,7 +497,7 @@ fn garbage_closes_its_own_connection_and_no_other() {
                 assert_eq!(drain(socket), b"");
             }),
             // A ping is answered, a pong was not asked for.
-            stranger(port, |mut socket| {
+            stranger(port, 3, |mut socket| {
                 socket.write_all(&sign(FrameKind::Ping, 5)).unwrap();
                 let mut pong = sign(FrameKind::Pong, 5).to_vec();
                 let expected = pong.clone();
@@ -458,9 +552,9 @@ fn a_link_that_is_dialed_twice_is_served_once() {
     on_executor(async {
         let mut b = Node::new(2, 0, 1, "");
         let port = b.listen(0);
-        let first = stranger(port, |socket| assert_eq!(drain(socket), b""));
+        let first = stranger(port, 0, |socket| assert_eq!(drain(socket), b""));
         until([&mut b], |[b]| b.bus.incoming.len() == 1).await;
-        let second = stranger(port, |mut socket| {
+        let second = stranger(port, 0, |mut socket| {
             let mut batch = vec![digest(7)];
             Encoder::default().encode(&mut batch, |frame| {
                 socket.write_all(&frame.chunks.concat()).unwrap();

@@ -147,6 +147,11 @@ impl Assembler {
         self.finish().map(Some)
     }
 
+    /// Bytes that the present frame takes here.
+    pub fn held_bytes(&self) -> usize {
+        self.frame.capacity()
+    }
+
     fn fill(&mut self, up_to: usize, input: &mut &[u8]) {
         let taken = (up_to - self.frame.len()).min(input.len());
         let (now, later) = input.split_at(taken);
@@ -266,7 +271,7 @@ mod tests {
         frame[4..8].copy_from_slice(&(BUS_FRAME_BYTES as u32).to_le_bytes());
         let mut assembler = Assembler::new(BUS_FRAME_BYTES);
         assert_eq!(take_all(&mut assembler, &frame, 1000), Ok(vec![]));
-        assert!(assembler.frame.capacity() <= 2 * FIRST_BYTES, "{assembler:?}");
+        assert!(assembler.held_bytes() <= 2 * FIRST_BYTES, "{assembler:?}");
     }
 
     #[test]

@@ -14,7 +14,7 @@
 //! | SetAck | who learnt of an acknowledgement, members | it is acknowledged, and these may have it | GotAck |
 //! | GotAck | back, or to the member that collects | marked here too (`known`), or never heard of | Delete, when all have |
 //! | Leased | deliverer, holders | it was handed out, or postponed: not before so long | - |
-//! | WillQueue | holder, holders | my deadline nears: who has it? | Standing, SetAck |
+//! | WillQueue | holder, holders | my deadline nears: who has it? And whether I count you as one | Standing, SetAck |
 //! | Standing | back | what this node knows of it | - |
 //! | Queued | who queued it, holders | it is in my queue | Queued by one of a lower rank that has it in its own |
 //! | Left | a holder that drops a live job, holders | I am none any more | - |
@@ -27,8 +27,7 @@
 //! | Interest | node with consumers, node | so many jobs of these queues can be taken here | - |
 //! | InterestDigest | the same | all that was said so far comes to this | InterestWanted, when it does not |
 //! | InterestWanted | back | say all of it again | Interest with `whole` |
-//! | Pause | who paused with BCAST, node | a queue's state, if it is newer | - |
-//! | Ask | a session's shard, home shard there | a command about a job or queue of that node | Told |
+//! | Ask | home shard, home shard there | a command about a job or queue of that node, or a queue's pause state | Told |
 //! | Told | back, to the ticket's shard | the answer | - |
 
 use bytes::Bytes;
@@ -82,6 +81,7 @@ pub enum BusMessage {
     },
     WillQueue {
         id: JobId,
+        counted: u64,
     },
     Standing {
         id: JobId,
@@ -129,11 +129,6 @@ pub enum BusMessage {
     },
     InterestWanted {
         shard: ShardNo,
-    },
-    Pause {
-        queue: Blob,
-        pause: PauseState,
-        version: u64,
     },
     Ask {
         ticket: Ticket,
@@ -213,18 +208,31 @@ pub enum Standing {
     /// A copy, which nobody here has.
     NotMine,
     /// Never heard of, or forgotten since it was collected.
-    Unknown,
+    Unknown {
+        /// What the question said: the store epoch under which the node that asked counts this one among the holders; 0 when it does not.
+        /// It tells an answer from one that was given before the copy came.
+        counted: u64,
+    },
 }
 
 /// A command about a job or queue of another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the commands' names")]
 pub enum RemoteRequest {
-    Ids { verb: IdVerb, ids: Vec<JobId> },
+    Ids {
+        verb: IdVerb,
+        ids: Vec<JobId>,
+    },
     Show(JobId),
     Working(JobId),
     Length(Blob),
     Stat(Blob),
+    /// A state that was set with BCAST; kept there when it is the newer one.
+    Pause {
+        queue: Blob,
+        pause: PauseState,
+        version: u64,
+    },
 }
 
 /// The answer to one.
@@ -257,7 +265,7 @@ impl BusMessage {
             | Self::SetAck { id, .. }
             | Self::GotAck { id, .. }
             | Self::Leased { id, .. }
-            | Self::WillQueue { id }
+            | Self::WillQueue { id, .. }
             | Self::Standing { id, .. }
             | Self::Queued { id, .. }
             | Self::Left { id }
@@ -265,7 +273,6 @@ impl BusMessage {
             | Self::Enqueued { id, .. }
             | Self::TransferAnswer { id, .. }
             | Self::TransferRetired { id, .. } => id.slot(),
-            Self::Pause { queue, .. } => Slot::of_queue(queue),
             Self::Ask { request, .. } => return request.place(),
             Self::InterestWanted { shard } => return Place::Shard(*shard),
             Self::Told { ticket, .. } => return Place::Shard(ticket.shard),
@@ -284,7 +291,7 @@ impl RemoteRequest {
                 None => return Place::Here,
             },
             Self::Show(id) | Self::Working(id) => id.slot(),
-            Self::Length(queue) | Self::Stat(queue) => Slot::of_queue(queue),
+            Self::Length(queue) | Self::Stat(queue) | Self::Pause { queue, .. } => Slot::of_queue(queue),
         })
     }
 }

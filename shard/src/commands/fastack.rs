@@ -19,6 +19,8 @@ pub fn plan(_core: &Core, _session: &Session, args: &Args<'_>) -> Result<Plan, C
 
 /// Removes the jobs.
 pub(crate) fn apply(home: &mut Home, now: Mono, ids: &[JobId]) -> Answer {
+    let unknown = home.unknown_of(now, ids);
+    home.delete_elsewhere(unknown);
     Answer::Count(ids::count(home, now, ids, |home, job| {
         home.acknowledge_fast(job);
         home.counters.fast_acknowledged += 1;

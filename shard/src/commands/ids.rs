@@ -13,8 +13,13 @@ use crate::wire::Args;
 
 /// `name id [id ...]`.
 pub(super) fn plan(verb: IdVerb, args: &Args<'_>) -> Result<Plan, CommandError> {
+    plan_until(args.len(), verb, args)
+}
+
+/// The same, whose IDs end before an argument.
+pub(super) fn plan_until(end: usize, verb: IdVerb, args: &Args<'_>) -> Result<Plan, CommandError> {
     let mut ids = SmallVec::new();
-    for text in args.iter_from(1) {
+    for text in args.iter_from(1).take(end.saturating_sub(1)) {
         ids.push(parse_id(text)?);
     }
     Ok(Plan::Ids { verb, ids })

@@ -8,6 +8,8 @@ pub mod ackjob;
 pub mod addjob;
 #[cfg(test)]
 mod administration_tests;
+#[cfg(test)]
+mod anywhere_tests;
 pub mod auth;
 pub mod bgrewriteaof;
 pub mod client;
@@ -235,16 +237,33 @@ pub enum Request {
     Working(JobId),
     /// QLEN.
     Length(Blob),
+    /// QLEN with CLUSTER.
+    Lengths(Blob),
     /// A step of QPEEK.
     Peek(Peek),
     /// QSTAT.
     Stat(Blob),
+    /// QSTAT with CLUSTER.
+    Stats(Blob),
     /// PAUSE.
     Pause(Pause),
     /// A step of QSCAN or JSCAN over this shard's slots.
     Scan(Scan),
     /// A part of an answer about the whole node; answered by the shard, not by its `Home`.
     Gather(Gather),
+}
+
+impl Request {
+    /// Whether its home may keep it waiting: for jobs, memory, copies or other nodes.
+    pub(crate) fn may_wait(&self) -> bool {
+        match self {
+            Self::Add(_) | Self::Take(_) => true,
+            Self::Ids { verb, .. } => verb.may_wait(),
+            Self::Show(_) | Self::Working(_) | Self::Lengths(_) | Self::Stats(_) => true,
+            Self::Pause(pause) => pause.broadcast,
+            Self::Length(_) | Self::Stat(_) | Self::Peek(_) | Self::Scan(_) | Self::Gather(_) => false,
+        }
+    }
 }
 
 /// What is done with each ID of a command about IDs.
@@ -254,9 +273,21 @@ pub enum IdVerb {
     Acknowledge,
     FastAcknowledge,
     Delete,
+    /// DELJOB with CLUSTER. Nodes ask each other for `Delete`.
+    DeleteEverywhere,
     Enqueue,
     Nack,
     Dequeue,
+}
+
+impl IdVerb {
+    /// Whether other nodes may be asked and waited for.
+    pub(crate) fn may_wait(self) -> bool {
+        match self {
+            Self::DeleteEverywhere | Self::Enqueue | Self::Nack | Self::Dequeue => true,
+            Self::Acknowledge | Self::FastAcknowledge | Self::Delete => false,
+        }
+    }
 }
 
 /// What every shard is asked for an answer about the whole node.

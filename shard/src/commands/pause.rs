@@ -2,7 +2,9 @@
 //!
 //! `PAUSE queue word [word ...]` answers the state after it. `in`, `out`, `all` and `none` build a new state, from left to
 //! right, beginning with none of them; it replaces the old one. `state` and `bcast` alone change nothing. The queue is created
-//! when the new state closes anything. What waits goes on, in order and in steps, once its way is open (`sessions.md`).
+//! when the new state closes anything. What waits goes on, in order and in steps, once its way is open (`sessions.md`). With `bcast`
+//! all nodes that can be reached have the new state too when this is answered; an error names those that did not answer, which will
+//! learn of it (`home/cluster/pauses.rs`).
 
 use super::view::PauseState;
 use super::{Plan, Request};
@@ -67,12 +69,14 @@ pub(crate) fn apply(home: &mut Home, now: Mono, pause: Pause) -> Answer {
         (Some(key), None) => Answer::Pause(home.queue(key).pause),
         (None, None) => Answer::Pause(PauseState::default()),
         (None, Some(state)) if !state.any() => {
-            home.stays_open(&pause.queue);
+            let version = home.new_pause_version(pause.broadcast);
+            home.stays_open(&pause.queue, version);
             Answer::Pause(state)
         }
         (_, Some(state)) => {
             let key = home.find_or_create_queue(now, &pause.queue);
-            home.set_pause(now, key, state);
+            let version = home.new_pause_version(pause.broadcast);
+            home.set_pause(now, key, state, version);
             Answer::Pause(state)
         }
     }

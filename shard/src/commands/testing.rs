@@ -2,6 +2,9 @@
 
 use std::net::SocketAddr;
 
+use crate::bus::{
+    BusMessage, LinkEvent, LinkKind, LinkNo, Peer as Other, PeerNo, PeerState, Sender, Topology,
+};
 use crate::clock::Now;
 use crate::id::NodeId;
 use crate::input::{ConnectionId, Effect, Input, Peer, Question, Told};
@@ -47,6 +50,7 @@ pub struct TestNode {
     pub stopped: usize,
     /// Messages with lines of MONITOR's feed that went from shard to shard.
     pub feed_messages: usize,
+    knows_others: bool,
 }
 
 struct TestClient {
@@ -86,6 +90,7 @@ impl TestNode {
             crashed: false,
             stopped: 0,
             feed_messages: 0,
+            knows_others: false,
         };
         node.settle();
         node
@@ -155,6 +160,74 @@ impl TestNode {
         let TestClient { shard, session, .. } = self.clients[client];
         self.clients[client].closed = true;
         self.step(shard, Input::Disconnected { session });
+        self.settle();
+    }
+
+    /// Another node is there, with a link from every shard.
+    pub fn know(&mut self, node: NodeId) {
+        let other = Other {
+            no: PeerNo(0),
+            id: node,
+            epoch: 1,
+            bus: ("other".to_owned(), 1),
+            clients: ("other".to_owned(), 2),
+            host: 2,
+            zone: 0,
+            state: PeerState::Alive,
+            leaving: false,
+            memory_level: 0,
+            lost: false,
+        };
+        self.knows_others = true;
+        for shard in 0..self.shards.len() {
+            let topology = Topology {
+                node: NodeId::from_bytes([0xab; 20]),
+                epoch: 1,
+                host: 1,
+                zone: 0,
+                leaving: false,
+                peers: vec![other.clone()],
+            };
+            let message = Message::Node(NodeMessage::Topology(Box::new(topology)));
+            let messages = &mut vec![message];
+            self.step(shard, Input::Mesh { from: 0, messages });
+            let event = LinkEvent::Up {
+                node,
+                epoch: 1,
+                rtt_us: 100,
+                local: None,
+                remote: None,
+            };
+            let link = LinkNo(0);
+            self.step(shard, Input::Link { link, event });
+        }
+        self.settle();
+        self.take_bus();
+    }
+
+    /// What there is for the other node.
+    pub fn take_bus(&mut self) -> Vec<BusMessage> {
+        let mut all = Vec::new();
+        for shard in &mut self.shards {
+            let mut batch = Vec::new();
+            while shard.take_bus(&mut batch).is_some() {
+                all.append(&mut batch);
+            }
+        }
+        all
+    }
+
+    /// The other node says something, to shard 0.
+    pub fn hear(&mut self, node: NodeId, message: BusMessage) {
+        let from = Sender {
+            node,
+            epoch: 1,
+            shard: 0,
+            kind: LinkKind::Data,
+            ip: None,
+        };
+        let messages = &mut vec![message];
+        self.step(0, Input::Bus { from, messages });
         self.settle();
     }
 
@@ -234,6 +307,7 @@ impl TestNode {
             Effect::Setting { name, value } => self.settings.push((name, value)),
             Effect::Log { text, .. } => self.log.push(text),
             Effect::Crash => self.crashed = true,
+            Effect::Identity { .. } | Effect::Dial(_) if self.knows_others => {}
             other @ (Effect::Identity { .. }
             | Effect::Dial(_)
             | Effect::HangUp { .. }

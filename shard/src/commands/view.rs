@@ -115,6 +115,30 @@ pub struct QueueView {
     pub pause: PauseState,
 }
 
+/// What a node said of a queue, or did with jobs, to a command with CLUSTER.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// QLEN: the length; DELJOB: how many jobs were deleted.
+    Count(i64),
+    /// QSTAT: the queue, when it exists there.
+    Queue(Option<Box<QueueView>>),
+    /// It refused, with this text (error code first).
+    Refused(String),
+    /// It did not answer.
+    Nothing,
+}
+
+impl Said {
+    /// Takes in what was said to another part of the same command.
+    pub fn add(&mut self, more: Self) {
+        match (&mut *self, more) {
+            (Self::Nothing | Self::Refused(_), _) => {}
+            (Self::Count(count), Self::Count(more)) => *count = count.saturating_add(more),
+            (said, more) => *said = more,
+        }
+    }
+}
+
 /// A place in a queue: behind the job of this creation stamp and ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePosition {

@@ -9,6 +9,16 @@ pub fn is(arg: &[u8], word: &str) -> bool {
     arg.eq_ignore_ascii_case(word.as_bytes())
 }
 
+/// Whether a command about one queue, argument 1, says CLUSTER behind it.
+pub fn says_cluster(args: &Args<'_>, command: &'static str) -> Result<bool, CommandError> {
+    match args.get(2) {
+        None => Ok(false),
+        Some(_) if args.len() > 3 => Err(CommandError::Arity(command.into())),
+        Some(word) if is(word, "cluster") => Ok(true),
+        Some(_) => Err(CommandError::Syntax),
+    }
+}
+
 /// An argument in lowercase, to match on; what no word can be becomes an empty one.
 pub fn lowercase(arg: &[u8]) -> String {
     String::from_utf8(arg.to_ascii_lowercase()).unwrap_or_default()
@@ -72,6 +82,17 @@ mod tests {
             arity("config", "get").to_string(),
             "ERR wrong number of arguments for 'config|get' command"
         );
+    }
+
+    #[test]
+    fn a_queue_may_be_followed_by_cluster() {
+        let says = |words: &[&str]| with_args(words, |args| says_cluster(&args, "qlen"));
+        assert_eq!(says(&["QLEN", "q"]), Ok(false));
+        assert_eq!(says(&["QLEN", "q", "CLUSTER"]), Ok(true));
+        assert_eq!(says(&["QLEN", "CLUSTER", "cluster"]), Ok(true));
+        assert_eq!(says(&["QLEN", "q", "node"]), Err(CommandError::Syntax));
+        let long = CommandError::Arity("qlen".into());
+        assert_eq!(says(&["QLEN", "q", "CLUSTER", "x"]), Err(long));
     }
 
     #[test]

@@ -196,6 +196,8 @@ impl Home {
         let shared = jobs.0.iter_from(0, u32::MAX).filter(|(_, job)| job.share != NONE);
         assert_eq!(shared.count(), shares.len(), "a job has one share at most");
         assert_eq!(self.adding.len(), adding, "each ADDJOB that waits has its job");
+        let dummies = acks.iter_from(0, u32::MAX).filter(|(_, ack)| ack.dummy);
+        assert_eq!(dummies.count(), self.stock.dummies, "dummies are counted");
         for (key, ack) in acks.iter_from(0, u32::MAX) {
             assert_eq!(self.find_ack(&ack.id), Some(key), "an acknowledged job is found");
             assert!(
@@ -211,7 +213,9 @@ impl Home {
             .iter()
             .filter(|(_, key)| self.waiters[**key].lingers());
         let tickets = waiters.map(|(ticket, _)| *ticket);
-        self.lines.check(&tickets.chain(self.short.tickets()).collect());
+        let tickets = tickets.chain(self.short.tickets()).chain(self.remote.tickets());
+        self.lines.check(&tickets.collect());
+        self.remote.check();
     }
 
     fn check_sums(&self) {
@@ -240,7 +244,10 @@ impl Home {
         // Sessions charge what they keep too.
         assert!(
             self.memory.used()
-                >= self.stock.bytes + WAITER_BYTES * self.waiters.len() as u64 + self.lines.bytes(),
+                >= self.stock.bytes
+                    + WAITER_BYTES * self.waiters.len() as u64
+                    + self.lines.bytes()
+                    + self.pauses.bytes(),
             "memory adds up"
         );
         assert_eq!(timers.len(), jobs.0.len() + queues.0.len(), "a timer each");

@@ -50,6 +50,9 @@ impl Home {
         if self.cancel_adding(ticket) {
             return;
         }
+        if self.cancel_remote(ticket) {
+            return self.end_beside(ticket, Answer::Nothing);
+        }
         if self.withdraw(ticket) {
             return self.end(ticket, Answer::Nothing);
         }

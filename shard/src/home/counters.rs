@@ -57,6 +57,16 @@ pub struct Counters {
     pub collected: u64,
     /// Jobs whose acknowledgement was learnt of only when they were to be queued again.
     pub collected_late: u64,
+    /// ACKJOBs of IDs that were not known here, of which all nodes were told.
+    pub dummies: u64,
+    /// The same, beyond what is remembered: nobody was told.
+    pub dummies_refused: u64,
+    /// Requests for which other nodes were asked.
+    pub asked_elsewhere: u64,
+    /// Questions that were sent again.
+    pub asked_again: u64,
+    /// Requests of other nodes' clients that changed something here.
+    pub answered_elsewhere: u64,
     /// Idle queues collected.
     pub queues_collected: u64,
 }
@@ -68,6 +78,8 @@ pub struct Gauges {
     pub jobs: u64,
     /// Acknowledged jobs that other nodes have not all heard of; not counted among the jobs.
     pub acked: u64,
+    /// ADDJOBs that wait for copies.
+    pub adding: u64,
     /// Of the jobs, those in their queues.
     pub queued: u64,
     /// Of those, handed out at most once and kept only until memory is short or their life ends.

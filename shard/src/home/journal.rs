@@ -56,6 +56,11 @@ impl Need {
         }
     }
 
+    /// Whether any entry from one place to another is among those that are waited for, or may be.
+    pub fn touches(self, from: Position, to: Position) -> bool {
+        self.first <= to && self.last >= from
+    }
+
     fn and(self, other: Option<Self>) -> Self {
         let Some(other) = other else { return self };
         Self {
@@ -295,9 +300,9 @@ impl Journal {
         }
     }
 
-    pub fn paused(&mut self, queue: &Blob, state: PauseState) {
+    pub fn paused(&mut self, queue: &Blob, state: PauseState, version: u64) {
         if self.log.is_some()
-            && let Some(position) = self.append(&Entry::Queue(queue_image(queue, state)))
+            && let Some(position) = self.append(&Entry::Queue(queue_image(queue, state, version)))
         {
             self.must_be_safe(position);
         }
@@ -313,14 +318,26 @@ impl Journal {
     fn log_refuses(&self, request: &Request) -> Option<CommandError> {
         match request {
             Request::Add(add) => self.refuses_add(add),
-            Request::Ids { verb, .. } => match verb {
-                IdVerb::Acknowledge | IdVerb::FastAcknowledge | IdVerb::Delete => self.refuses_raw(true, 0),
-                IdVerb::Enqueue | IdVerb::Nack | IdVerb::Dequeue => self.refuses_change(),
-            },
+            Request::Ids { verb, .. } => self.refuses_ids(*verb),
             Request::Working(_) => self.refuses_change(),
-            Request::Pause(pause) if pause.state.is_some() => self.refuses_raw(false, pause.queue.len()),
+            Request::Pause(pause) if pause.state.is_some() => self.refuses_queue(pause.queue.len()),
             _ => None,
         }
+    }
+
+    /// Why a command about IDs cannot be served at present.
+    pub fn refuses_ids(&self, verb: IdVerb) -> Option<CommandError> {
+        match verb {
+            IdVerb::Acknowledge | IdVerb::FastAcknowledge | IdVerb::Delete | IdVerb::DeleteEverywhere => {
+                self.refuses_raw(true, 0)
+            }
+            IdVerb::Enqueue | IdVerb::Nack | IdVerb::Dequeue => self.refuses_change(),
+        }
+    }
+
+    /// Why the state of a queue with so long a name cannot be changed at present.
+    pub fn refuses_queue(&self, name_bytes: usize) -> Option<CommandError> {
+        self.refuses_raw(false, name_bytes)
     }
 
     /// Why a job cannot be added at present.
@@ -559,6 +576,7 @@ impl Home {
             stock,
             options,
             peers,
+            pauses,
             ..
         } = self;
         let (shards, hasher) = (options.shards, &self.hasher);
@@ -569,6 +587,7 @@ impl Home {
                 &mut Lives {
                     stock,
                     peers,
+                    pauses,
                     now,
                     shards,
                     hasher,

@@ -1,13 +1,13 @@
 //! The order within a session where one of its requests has to wait here (`sessions.md`, Order within a connection).
 //!
-//! Overlapping requests of a session arrive in their order, and most are answered at once. Two kinds *linger*: an ADDJOB that waits for
-//! memory, and a NOHANG GETJOB that waits for reservations. What the same session asks meanwhile stands in line
+//! Overlapping requests of a session arrive in their order, and most are answered at once. Three kinds *linger*: an ADDJOB that waits for
+//! memory, a NOHANG GETJOB that waits for reservations, and what waits for other nodes (`cluster/remote.rs`). What the same session asks meanwhile stands in line
 //! *behind* them, but for further ADDJOBs while nothing but ADDJOBs lingers: those have an order of their own (`admission`).
 //!
 //! | a session's line | lingering | behind | moves on when |
 //! | --- | --- | --- | --- |
 //! | there is none | - | - | a request of it lingers |
-//! | stands | ADDJOBs, or one GETJOB | any | the last of the lingering has ended |
+//! | stands | ADDJOBs, or one other | any | the last of the lingering has ended |
 //! | is ready | - | some | `tick` runs what is behind, until one lingers or none is left |
 //!
 //! Ready lines take turns, a request each, in bounded steps; answers leave as ends. A barrier never stands in line: it starts when
@@ -43,8 +43,8 @@ pub struct Lines {
 struct Line {
     /// Numbers of the requests that linger.
     lingering: BTreeSet<u32>,
-    /// Whether what lingers is a GETJOB; else ADDJOBs.
-    takes: bool,
+    /// Whether what lingers is no ADDJOB: it is alone.
+    alone: bool,
     /// What stands behind, the oldest first.
     behind: VecDeque<(u32, Box<Request>)>,
 }
@@ -53,7 +53,7 @@ impl Line {
     /// Whether a request need not stand in it.
     fn lets_pass(&self, request: &Request) -> bool {
         matches!(request, Request::Add(_))
-            && !self.takes
+            && !self.alone
             && self.behind.is_empty()
             && !self.lingering.is_empty()
     }
@@ -75,13 +75,13 @@ impl Lines {
     }
 
     /// A request waits: what its session asks from now on stands behind it.
-    pub fn linger(&mut self, ticket: Ticket, takes: bool) {
+    pub fn linger(&mut self, ticket: Ticket, alone: bool) {
         let line = self.of.entry(who(ticket)).or_default();
         assert!(
-            line.lingering.is_empty() || !(takes || line.takes),
+            line.lingering.is_empty() || !(alone || line.alone),
             "only ADDJOBs linger together"
         );
-        line.takes = takes;
+        line.alone = alone;
         line.lingering.insert(ticket.request);
     }
 
@@ -92,7 +92,7 @@ impl Lines {
         if !line.lingering.remove(&ticket.request) || !line.lingering.is_empty() {
             return;
         }
-        line.takes = false;
+        line.alone = false;
         self.go_on(who);
     }
 
@@ -180,7 +180,7 @@ impl Lines {
                 "a line waits for something, or its turn comes once"
             );
             assert!(
-                line.lingering.len() <= 1 || !line.takes,
+                line.lingering.len() <= 1 || !line.alone,
                 "only ADDJOBs linger together"
             );
             named.extend(line.lingering.iter().map(|&request_no| ticket(who, request_no)));
@@ -278,7 +278,8 @@ fn bytes_of(request: &Request) -> u64 {
             names + take.queues.len() * size_of::<(u32, Blob)>()
         }
         Request::Ids { ids, .. } => ids.len() * size_of::<JobId>(),
-        Request::Length(queue) | Request::Stat(queue) => queue.heap_bytes(),
+        Request::Length(queue) | Request::Lengths(queue) => queue.heap_bytes(),
+        Request::Stat(queue) | Request::Stats(queue) => queue.heap_bytes(),
         Request::Pause(pause) => pause.queue.heap_bytes(),
         Request::Show(_) | Request::Working(_) => 0,
         Request::Peek(_) | Request::Scan(_) | Request::Gather(_) => {

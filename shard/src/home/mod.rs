@@ -35,7 +35,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ahash::RandomState;
 
@@ -60,6 +60,8 @@ use admission::Short;
 use chance::Chance;
 use cluster::federation::Federation;
 use cluster::leaving::Leaving;
+use cluster::pauses::Pauses;
+use cluster::remote::Remote;
 use cluster::repair::Repair;
 use journal::Journal;
 use lines::Lines;
@@ -121,10 +123,17 @@ pub struct Home {
     repair: Repair,
     federation: Federation,
     leaving: Leaving,
+    /// Jobs dropped here lately while other nodes held them, and the order of that.
+    left: BTreeSet<JobId>,
+    left_order: VecDeque<JobId>,
+    remote: Remote,
+    pauses: Pauses,
     /// Copies, this node's included, below which no ADDJOB is content (`min-replicate`).
     pub(crate) min_replicate: u16,
     /// How long a peer that lost its memory may take to say what it still has (`rejoin-wait`), milliseconds.
     pub(crate) rejoin_wait_ms: u64,
+    /// How long a node that is asked for something may take to answer (`cluster-node-timeout`), milliseconds.
+    node_timeout_ms: u64,
     ends: Vec<Held>,
     /// Without jobs: the room of an answer that was written, for the next.
     spare: Vec<Delivered>,
@@ -134,6 +143,7 @@ impl Home {
     /// A home without jobs.
     pub fn new(options: HomeOptions, memory: Memory, now: Now) -> Self {
         assert!(options.shard < options.shards, "a shard is one of its node's");
+        let [first, second, third, fourth, ..] = options.seed;
         let mut chance = Chance::new(options.seed);
         let stock = Stock::new(options.shards, chance.seed(), now.mono());
         Self {
@@ -160,6 +170,11 @@ impl Home {
             repair: Repair::default(),
             federation: Federation::default(),
             leaving: None,
+            left: BTreeSet::new(),
+            left_order: VecDeque::new(),
+            remote: Remote::new(u32::from_be_bytes([first, second, third, fourth])),
+            pauses: Pauses::default(),
+            node_timeout_ms: 15_000,
             min_replicate: 1,
             rejoin_wait_ms: 5_000,
             ends: Vec::new(),
@@ -196,13 +211,15 @@ impl Home {
         match request {
             Request::Add(add) => self.add(now, ticket, add),
             Request::Take(ref take) => commands::getjob::apply(self, now.mono(), ticket, take),
-            Request::Ids { verb, ref ids } => self.ids(now.mono(), verb, ids),
-            Request::Show(id) => commands::show::apply(self, now.mono(), id),
-            Request::Working(id) => commands::working::apply(self, now.mono(), id),
+            Request::Ids { verb, ref ids } => self.ids_anywhere(now.mono(), ticket, verb, ids),
+            Request::Show(id) => self.show_anywhere(now.mono(), ticket, id),
+            Request::Working(id) => self.working_anywhere(now.mono(), ticket, id),
             Request::Length(name) => commands::qlen::apply(self, &name),
+            Request::Lengths(name) => self.lengths(now.mono(), ticket, name),
             Request::Peek(peek) => commands::qpeek::apply(self, now.mono(), &peek),
             Request::Stat(name) => commands::qstat::apply(self, now.mono(), &name),
-            Request::Pause(pause) => commands::pause::apply(self, now.mono(), pause),
+            Request::Stats(name) => self.stats(now.mono(), ticket, name),
+            Request::Pause(pause) => self.pause(now.mono(), ticket, pause),
             Request::Scan(scan) => commands::qscan::apply(self, now.mono(), &scan),
             Request::Gather(gather) => panic!("{gather:?} is answered by the shard"),
         }
@@ -224,7 +241,7 @@ impl Home {
         match verb {
             IdVerb::Acknowledge => commands::ackjob::apply(self, now, ids),
             IdVerb::FastAcknowledge => commands::fastack::apply(self, now, ids),
-            IdVerb::Delete => commands::deljob::apply(self, now, ids),
+            IdVerb::Delete | IdVerb::DeleteEverywhere => commands::deljob::apply(self, now, ids),
             IdVerb::Enqueue => commands::enqueue::apply(self, now, ids),
             IdVerb::Nack => commands::nack::apply(self, now, ids),
             IdVerb::Dequeue => commands::dequeue::apply(self, now, ids),
@@ -249,8 +266,9 @@ impl Home {
         self.evicts = evicts;
     }
 
-    /// The settings `min-replicate`, and `rejoin-wait` in milliseconds.
-    pub fn set_cluster_terms(&mut self, min_replicate: u64, rejoin_wait_ms: u64) {
+    /// The settings `min-replicate`, and `rejoin-wait` and `cluster-node-timeout` in milliseconds.
+    pub fn set_cluster_terms(&mut self, min_replicate: u64, rejoin_wait_ms: u64, node_timeout_ms: u64) {
+        self.node_timeout_ms = node_timeout_ms;
         self.min_replicate = u16::try_from(min_replicate).unwrap_or(u16::MAX);
         self.rejoin_wait_ms = rejoin_wait_ms;
     }
@@ -265,6 +283,7 @@ impl Home {
         Gauges {
             jobs: self.stock.jobs.0.len() as u64,
             acked: self.stock.acks.len() as u64,
+            adding: self.adding.len() as u64,
             queued: self.stock.queued,
             delivered_at_most_once: self.stock.delivered.len() as u64,
             queues: self.stock.queues.0.len() as u64,
@@ -285,6 +304,7 @@ impl Home {
         self.ack_sweep = None;
         self.queued_sweep = None;
         self.flush_federation();
+        self.forget_pause_versions(|_| true);
         let seed = self.chance.seed();
         let old = std::mem::replace(&mut self.stock, Stock::new(self.options.shards, seed, now.mono()));
         self.memory.release(old.bytes);

@@ -279,7 +279,10 @@ impl Home {
     pub(crate) fn delete(&mut self, key: u32) {
         let Job { id, share, .. } = self.stock.jobs[key];
         self.journal.deleted(id);
-        self.tell_all(share, |id| BusMessage::Left { id });
+        if self.is_shared(key) {
+            self.tell_all(share, |id| BusMessage::Left { id });
+            self.remember_left(id);
+        }
         self.remove(key);
     }
 

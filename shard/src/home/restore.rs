@@ -70,6 +70,7 @@ impl Home {
             Entry::Queue(image) | Entry::QueueSnapshot(image) => {
                 let key = self.find_or_create_queue(now.mono(), &image.name);
                 self.stock.queues[key].pause = image.pause;
+                self.keep_pause_version(&image.name, image.version, !image.pause.any());
             }
             Entry::Flushed | Entry::Meta(_) => unreachable!("handled above"),
         }
@@ -200,5 +201,6 @@ impl Home {
         for queue in queues {
             self.stock.queues[queue].pause = Default::default();
         }
+        self.forget_pause_versions(from_there);
     }
 }

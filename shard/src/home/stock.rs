@@ -43,6 +43,8 @@ pub struct Stock {
     pub shares: Slab<Share>,
     /// Acknowledged jobs that other nodes have not all heard of.
     pub acks: Slab<Ack>,
+    /// Of these, those of jobs that nobody here ever held.
+    pub dummies: usize,
     /// Timers of shares and acknowledged jobs.
     pub cluster_timers: Timers<u32>,
     /// Delivered at-most-once jobs, in the order of their handing out: what may be evicted.
@@ -81,6 +83,7 @@ impl Stock {
             offers: Slab::new(),
             shares: Slab::new(),
             acks: Slab::new(),
+            dummies: 0,
             cluster_timers: Timers::new(now.0),
             delivered: List::new(),
             busy: VecDeque::new(),

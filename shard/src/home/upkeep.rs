@@ -50,7 +50,8 @@ impl Home {
             .into_iter()
             .chain(self.repair_deadline())
             .chain(self.federation_deadline())
-            .chain(self.leaving_deadline());
+            .chain(self.leaving_deadline())
+            .chain(self.remote.deadline());
         timers.into_iter().chain(others).chain(self.log_deadline()).min()
     }
 
@@ -125,16 +126,19 @@ impl Home {
     }
 
     /// PAUSE: the ways of a queue are closed and opened.
-    pub(crate) fn set_pause(&mut self, now: Mono, key: u32, state: PauseState) {
+    pub(crate) fn set_pause(&mut self, now: Mono, key: u32, state: PauseState, version: u64) {
         self.stock.queues[key].pause = state;
-        self.journal.paused(&self.stock.queues[key].name, state);
+        let name = self.stock.queues[key].name.clone();
+        self.keep_pause_version(&name, version, !state.any());
+        self.journal.paused(&name, state, version);
         self.opened(now, key);
     }
 
     /// PAUSE none of a queue that does not exist. The log may know it as paused, from before a FLUSHALL whose own record is not
     /// safe, or never will be.
-    pub(crate) fn stays_open(&mut self, name: &Blob) {
-        self.journal.paused(name, PauseState::default());
+    pub(crate) fn stays_open(&mut self, name: &Blob, version: u64) {
+        self.keep_pause_version(name, version, true);
+        self.journal.paused(name, PauseState::default(), version);
     }
 
     /// A way of a queue was opened: what waited goes on, a first step at once.

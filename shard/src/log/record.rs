@@ -250,7 +250,7 @@ pub struct QueueImage {
     pub name: Blob,
     /// Which ways are closed.
     pub pause: PauseState,
-    /// Version of the state, across nodes.
+    /// Version of the state, across nodes (`home/cluster/pauses.rs`); 0 for none.
     pub version: u64,
 }
 

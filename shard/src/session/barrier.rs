@@ -271,12 +271,14 @@ impl Engine<'_> {
         }
         match &mut progress.kind {
             Kind::Ids(ids) => match answer {
-                Answer::Waiting => {}
+                Answer::Waiting if ids.waits_at.contains(&from) => {}
+                Answer::Waiting => ids.waits_at.push(from),
                 Answer::Count(counted) => ids.counted += counted,
                 Answer::Entered { counted, paused } => {
                     ids.counted += counted;
                     ids.paused += paused;
                 }
+                Answer::Nodes(nodes) => ids.absorb_nodes(nodes),
                 Answer::Error(error) => ids.error = Some(error),
                 other => unreachable!("no answer to IDs: {other:?}"),
             },
@@ -616,6 +618,7 @@ fn write_ids(session: &mut Session, ids: IdsProgress) {
     match (ids.error, ids.verb) {
         (Some(error), _) => session.encoder().error(error.to_string()),
         (None, IdVerb::Enqueue | IdVerb::Nack) => reply::write_entered(session, ids.counted, ids.paused),
+        (None, IdVerb::DeleteEverywhere) => reply::write_nodes(&mut session.encoder(), &ids.nodes),
         (None, _) => session.encoder().integer(ids.counted),
     }
 }

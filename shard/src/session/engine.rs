@@ -186,7 +186,7 @@ impl Engine<'_> {
             }
             _ => unreachable!("the plan does not overlap"),
         };
-        let waits_at = matches!(request, Request::Take(_) | Request::Add(_)).then_some(target);
+        let waits_at = request.may_wait().then_some(target);
         let asks_nodes = matches!(&request, Request::Add(add) if add.replicate > 1 && !add.asynchronous);
         let suppressed = self.suppress_reply();
         let ticket = self.session.ticket(self.session.next_request());

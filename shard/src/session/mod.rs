@@ -81,7 +81,7 @@ struct Pending {
     with_counters: bool,
     suppressed: bool,
     started_us: u64,
-    /// The home shard of a GETJOB or ADDJOB: it may keep it waiting.
+    /// The home shard of one that it may keep waiting.
     waits_at: Option<ShardNo>,
     /// An ADDJOB that may need other nodes.
     asks_nodes: bool,

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::commands::view::{PageItem, Part, QueuePosition, ScanPosition};
+use crate::commands::view::{PageItem, Part, QueuePosition, Said, ScanPosition};
 use crate::commands::{Finish, IdVerb, Peek, Request, Scan};
 use crate::error::CommandError;
-use crate::id::JobId;
+use crate::id::{JobId, NodeId};
 use crate::input::Told;
 use crate::limits;
 use crate::message::Delivered;
@@ -83,6 +83,10 @@ pub(super) struct IdsProgress {
     pub verb: IdVerb,
     pub counted: i64,
     pub paused: i64,
+    /// DELJOB with CLUSTER: what each node says.
+    pub nodes: Vec<(NodeId, Said)>,
+    /// Home shards that may keep a request waiting.
+    pub waits_at: Vec<ShardNo>,
     pub error: Option<CommandError>,
 }
 
@@ -92,7 +96,26 @@ impl IdsProgress {
             verb,
             counted: 0,
             paused: 0,
+            nodes: Vec::new(),
+            waits_at: Vec::new(),
             error: None,
+        }
+    }
+
+    /// Takes in what all nodes said to a home shard. One that a shard did not list is not known to have answered all.
+    pub fn absorb_nodes(&mut self, nodes: Vec<(NodeId, Said)>) {
+        if self.nodes.is_empty() {
+            self.nodes = nodes;
+            return;
+        }
+        for (node, said) in &mut self.nodes {
+            let more = nodes.iter().find(|(other, _)| other == node);
+            said.add(more.map_or(Said::Nothing, |(_, more)| more.clone()));
+        }
+        for (node, _) in nodes {
+            if self.nodes.iter().all(|(other, _)| *other != node) {
+                self.nodes.push((node, Said::Nothing));
+            }
         }
     }
 

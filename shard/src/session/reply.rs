@@ -1,6 +1,7 @@
 //! Answers written as replies: the shapes of the reference (1.5 to 1.9), in either protocol.
 
-use crate::commands::view::{JobView, PageItem, QueueView, ScanPosition};
+use crate::commands::view::{JobView, PageItem, QueueView, Said, ScanPosition};
+use crate::id::NodeId;
 use crate::message::{Answer, Delivered};
 use crate::session::Session;
 use crate::wire::{Blob, Encoder};
@@ -24,6 +25,7 @@ pub(super) fn write_answer(session: &mut Session, answer: &Answer, with_counters
         Answer::Job(Some(job)) => write_job_view(&mut session.encoder(), job, node),
         Answer::Queue(None) => session.encoder().null_array(),
         Answer::Queue(Some(queue)) => write_queue_view(&mut session.encoder(), queue),
+        Answer::Nodes(nodes) => write_nodes(&mut session.encoder(), nodes),
         Answer::Pause(state) => session.encoder().simple(state.word().as_bytes()),
         Answer::Waiting | Answer::Offers(_) | Answer::Peeked { .. } | Answer::Page(_) | Answer::Part(_) => {
             unreachable!("not the end of a request: {answer:?}")
@@ -39,6 +41,23 @@ pub(super) fn write_entered(session: &mut Session, counted: i64, paused: i64) {
             .error(crate::error::CommandError::Paused.to_string());
     } else {
         session.encoder().integer(counted);
+    }
+}
+
+/// Commands with CLUSTER: a pair for each node, its ID and what it says; null when it did not answer, the text of its error when it
+/// refused. A queue that does not exist there is an empty array.
+pub(super) fn write_nodes(out: &mut Encoder<'_>, nodes: &[(NodeId, Said)]) {
+    out.array(nodes.len());
+    for (node, said) in nodes {
+        out.array(2);
+        out.bulk(node.text());
+        match said {
+            Said::Count(count) => out.integer(*count),
+            Said::Queue(Some(queue)) => write_queue_view(out, queue),
+            Said::Queue(None) => out.array(0),
+            Said::Refused(text) => out.bulk(text),
+            Said::Nothing => out.null(),
+        }
     }
 }
 
@@ -147,6 +166,54 @@ pub(super) fn write_page(session: &mut Session, next: Option<ScanPosition>, item
             PageItem::Queue(name) => out.blob(name),
             PageItem::Id(id) => out.simple_id(*id),
             PageItem::Job(job) => write_job_view(&mut out, job, node),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::testing::reply;
+    use crate::commands::view::PauseState;
+
+    #[test]
+    fn what_each_node_says() {
+        let queue = QueueView {
+            name: Blob::from("q"),
+            length: 3,
+            age_s: 1,
+            idle_s: 2,
+            blocked: 0,
+            jobs_in: 5,
+            jobs_out: 4,
+            pause: PauseState::default(),
+        };
+        let said = [
+            Said::Count(7),
+            Said::Queue(Some(Box::new(queue))),
+            Said::Queue(None),
+            Said::Refused("MISCONF disk full".to_owned()),
+            Said::Nothing,
+        ];
+        let nodes: Vec<(NodeId, Said)> = (1..)
+            .map(|number| NodeId::from_bytes([number; 20]))
+            .zip(said)
+            .collect();
+        let id = |number: u8| format!("*2\r\n$40\r\n{}\r\n", format!("{number:02x}").repeat(20));
+        let figures = "*20\r\n$4\r\nname\r\n$1\r\nq\r\n$3\r\nlen\r\n:3\r\n$3\r\nage\r\n:1\r\n$4\r\nidle\r\n:2\r\n\
+                       $7\r\nblocked\r\n:0\r\n$11\r\nimport-from\r\n*0\r\n$11\r\nimport-rate\r\n:0\r\n$7\r\njobs-in\r\n:5\r\n\
+                       $8\r\njobs-out\r\n:4\r\n$5\r\npause\r\n$4\r\nnone\r\n";
+        for (resp3, null) in [(false, "$-1\r\n"), (true, "_\r\n")] {
+            let written = reply(resp3, |out| write_nodes(out, &nodes));
+            let expected = [
+                "*5\r\n".to_owned(),
+                id(1) + ":7\r\n",
+                id(2) + figures,
+                id(3) + "*0\r\n",
+                id(4) + "$17\r\nMISCONF disk full\r\n",
+                id(5) + null,
+            ];
+            assert_eq!(written, expected.concat());
         }
     }
 }

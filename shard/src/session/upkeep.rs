@@ -95,10 +95,13 @@ impl Engine<'_> {
             return Vec::new();
         };
         self.session.first_pending = progress.request.wrapping_add(1);
+        let ticket = self.session.ticket(progress.request);
+        if let Kind::Ids(ids) = &progress.kind {
+            self.cancel(ticket, &ids.waits_at);
+        }
         let Kind::GetJob(getjob) = &progress.kind else {
             return Vec::new();
         };
-        let ticket = self.session.ticket(progress.request);
         let is_unsent = |shard: &ShardNo| progress.unsent.iter().any(|(unsent, _)| unsent == shard);
         let kept: Vec<ShardNo> = getjob
             .kept()

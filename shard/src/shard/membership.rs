@@ -117,9 +117,11 @@ impl Shard {
     /// CONFIG SET: what concerns other nodes.
     pub(super) fn change_cluster_settings(&mut self, now: Now) {
         let settings = &self.core.settings;
-        self.core
-            .home
-            .set_cluster_terms(settings.min_replicate, settings.rejoin_wait_ms);
+        self.core.home.set_cluster_terms(
+            settings.min_replicate,
+            settings.rejoin_wait_ms,
+            settings.cluster_node_timeout_ms,
+        );
         let facts = facts(settings, &self.core.facts);
         self.with_membership(now, |membership| membership.configure(now, facts));
     }

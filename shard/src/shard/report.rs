@@ -52,6 +52,8 @@ impl Shard {
             jobs: there.jobs,
             queues: there.queues,
             queued_jobs: there.queued,
+            acked_jobs: there.acked,
+            adding_jobs: there.adding,
             used_bytes: home.memory.used(),
             log: self.log_gauges(),
             ..Gauges::default()

@@ -8,6 +8,9 @@ use crate::load::Kind;
 use crate::run::Run;
 use crate::support::{Reply, request};
 
+/// Whether jobs that are handed out at most once go where consumers are; else they hold up their queue there.
+const TRANSFERS: bool = false;
+
 /// How long a client waits for an answer about a node.
 const PATIENCE_US: u64 = 60_000_000;
 
@@ -33,15 +36,20 @@ impl Run {
         let us = self.world.registry.timeout_us + 5_000_000;
         self.pass(us)?;
         self.ending = true;
-        for host in 0..self.world.hosts.len() {
+        // Consumers everywhere, or on one node, which all jobs have to come to.
+        let count = self.world.hosts.len();
+        let may_move = TRANSFERS || self.load.taste.once == 0;
+        let at_one = (may_move && self.chance.percent(50)).then(|| self.chance.below(count));
+        for host in (0..count).filter(|&host| at_one.is_none_or(|one| one == host)) {
             self.connect_to(host);
         }
+        let workers = self.actors.len();
         let begin_us = self.world.now_us();
         let mut all_acknowledged = false;
         loop {
             let end_us = self.world.now_us() + LOOK_US;
             while self.world.now_us() < end_us {
-                self.fetch_all()?;
+                self.fetch_all(workers)?;
             }
             let left = self.jobs_left()?;
             let now_us = self.world.now_us();
@@ -76,9 +84,9 @@ impl Run {
     }
 
     /// Every worker asks for jobs; what comes is acknowledged at once, somewhere.
-    fn fetch_all(&mut self) -> Result<(), String> {
+    fn fetch_all(&mut self, workers: usize) -> Result<(), String> {
         let queues: Vec<usize> = (0..self.load.queues.len()).collect();
-        for at in 0..self.world.hosts.len() {
+        for at in 0..workers {
             if self.actors[at].under_way.is_empty() {
                 let (kind, bytes) = self.load.get_from(queues.clone(), Some(1_000), 20);
                 self.send_on(at, kind, &bytes);

@@ -335,8 +335,11 @@ impl Ledger {
     /// Everything was fetched that there was: what was promised must have come.
     pub fn conclude(&self, now_us: u64) -> Checked<()> {
         for (number, job) in &self.jobs {
-            let Some(told_us) = job.told_us else { continue };
-            let expired = now_us > told_us + job.made.ttl_s * 1_000_000;
+            if job.told_us.is_none() {
+                continue;
+            }
+            // Its life began when it reached its home, not when its copies were there.
+            let expired = now_us > job.sent_us + job.made.ttl_s * 1_000_000;
             let excused = job.removed || job.removing > 0 || expired || self.may_be_lost(job);
             if excused {
                 continue;

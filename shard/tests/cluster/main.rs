@@ -17,6 +17,7 @@ mod plant;
 mod registry;
 mod run;
 mod troubles;
+mod wire;
 mod world;
 
 use std::collections::BTreeMap;
@@ -90,4 +91,20 @@ fn deaths_lose_nothing_that_has_copies_left() {
 #[test]
 fn all_at_once_lose_nothing() {
     holds(Class::All, 20, &["nodes lost", "partitions", "bad networks"]);
+}
+
+/// The simulator sees: each of these mistakes is found within some hundred runs.
+#[test]
+fn planted_mistakes_are_found() {
+    let planted = [
+        (Plant::LostAck, Class::Quiet),
+        (Plant::LostCopy, Class::Crashes),
+        (Plant::EarlyDelete, Class::Crashes),
+        (Plant::SameEpoch, Class::Crashes),
+    ];
+    for (plant, class) in planted {
+        let found = runs(class, 300, plant, &mut Tally::new());
+        println!("{plant:?}: {found:?}");
+        assert!(found.is_some(), "{plant:?} is not seen");
+    }
 }

@@ -13,6 +13,7 @@ use shard::slot::ShardNo;
 
 use crate::plant::{Carried, Plant};
 use crate::support::{Chance, traces};
+use crate::wire;
 
 /// Where buses listen, on every node.
 pub const BUS_PORT: u16 = 17_711;
@@ -314,7 +315,7 @@ impl Network {
             messages,
         };
         let mut together = Vec::new();
-        for message in messages {
+        for message in wire::through(from.kind, messages) {
             if chance.percent(path.lost) {
                 continue;
             }

@@ -552,7 +552,9 @@ fn copy_request(request: &Request) -> Copied {
         Request::Peek(peek) => Request::Peek(peek.clone()),
         Request::Stat(queue) => Request::Stat(queue.clone()),
         Request::Pause(pause) => Request::Pause(pause.clone()),
-        Request::Scan(_) | Request::Gather(_) => return Copied::Other,
+        Request::Lengths(_) | Request::Stats(_) | Request::Scan(_) | Request::Gather(_) => {
+            return Copied::Other;
+        }
     })
 }
 
@@ -569,6 +571,7 @@ fn copy(answer: &Answer) -> Option<Answer> {
         Answer::Job(job) => Some(Answer::Job(job.clone())),
         Answer::Queue(queue) => Some(Answer::Queue(queue.clone())),
         Answer::Pause(state) => Some(Answer::Pause(*state)),
+        Answer::Nodes(nodes) => Some(Answer::Nodes(nodes.clone())),
         Answer::Ok | Answer::Waiting | Answer::Peeked { .. } | Answer::Page(_) | Answer::Part(_) => None,
     }
 }

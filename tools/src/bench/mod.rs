@@ -58,7 +58,11 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     phase::pin(options, 0)?;
     raise_file_limit();
     let mut control = Client::connect(&options.address(), phase::CONNECT_TIMEOUT)?;
-    let server = Process::of_server(&mut control)?;
+    let mut servers = Vec::new();
+    for address in options.measured() {
+        let mut node = Client::connect(&address, phase::CONNECT_TIMEOUT)?;
+        servers.extend(Process::of_server(&mut node)?);
+    }
     let mut report = Report {
         address: options.address().to_string(),
         run: format!("{run:08x}"),
@@ -72,7 +76,7 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
         };
         report
             .phases
-            .push(phase::run(options, &plan, phase, &mut control, server)?);
+            .push(phase::run(options, &plan, phase, &mut control, &servers)?);
         if !report.phases.last().is_some_and(PhaseReport::passed) {
             break;
         }

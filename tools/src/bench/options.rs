@@ -63,6 +63,15 @@ pub struct Options {
     /// RETRY of the jobs; without it, the server's default
     #[arg(long, value_name = "SECONDS")]
     pub retry: Option<u64>,
+    /// REPLICATE of the jobs; without it, the server's default
+    #[arg(long, value_name = "N")]
+    pub replicate: Option<NonZeroU32>,
+    /// Port of the node that consumers connect to, on the same host; without it, that of the producers
+    #[arg(long, value_name = "PORT", conflicts_with = "unix")]
+    pub consumer_port: Option<u16>,
+    /// Ports of all nodes of the cluster on the same host: their CPU time and memory are added up
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "unix")]
+    pub nodes: Vec<u16>,
     /// Run number (8 hex digits) that marks queues and jobs; needed to drain what another run added
     #[arg(long, value_parser = parse_run, value_name = "HEX", required_if_eq("phase", "drain"))]
     pub run: Option<u32>,
@@ -125,6 +134,26 @@ impl Options {
         match &self.unix {
             Some(path) => Address::unix(path),
             None => Address::tcp(&self.host, self.port),
+        }
+    }
+
+    /// Where consumers connect to.
+    pub fn consumer_address(&self) -> Address {
+        match self.consumer_port {
+            Some(port) => Address::tcp(&self.host, port),
+            None => self.address(),
+        }
+    }
+
+    /// Where each node is whose use of the machine is measured.
+    pub fn measured(&self) -> Vec<Address> {
+        match self.nodes.is_empty() {
+            true => vec![self.address()],
+            false => self
+                .nodes
+                .iter()
+                .map(|&port| Address::tcp(&self.host, port))
+                .collect(),
         }
     }
 

@@ -60,18 +60,18 @@ impl Phase {
     }
 }
 
-/// Runs a phase. `server` is the server's process, where it can be watched.
+/// Runs a phase. `servers` are the processes of the nodes, where they can be watched.
 pub fn run(
     options: &Options,
     plan: &Plan,
     phase: Phase,
     control: &mut Client,
-    server: Option<Process>,
+    servers: &[Process],
 ) -> Result<PhaseReport, BenchError> {
     let crews = open_connections(options, plan, phase)?;
     let ledger = Ledger::new(plan);
     let board = Board::default();
-    let usage = || server.map(Process::usage).transpose();
+    let usage = || Process::usage_of(servers);
     let (generator_before, server_before) = (Process::own().usage()?, usage()?);
     let started_at = Instant::now();
     let label = phase.name();
@@ -138,8 +138,11 @@ fn open_connections(
     }
     let threads = options.threads.get() as usize;
     let mut crews: Vec<Vec<Connection>> = (0..threads).map(|_| Vec::new()).collect();
-    let address = options.address();
     for (number, role) in roles.into_iter().enumerate() {
+        let address = match role {
+            Role::Producer(_) => options.address(),
+            Role::Consumer(_) => options.consumer_address(),
+        };
         let socket = address.connect(CONNECT_TIMEOUT);
         let connection = socket.and_then(|socket| Connection::new(socket, role));
         let refused = |source| BenchError::Connect {
@@ -153,9 +156,11 @@ fn open_connections(
 }
 
 fn add_options(options: &Options) -> Vec<String> {
-    options
-        .retry
-        .map_or(Vec::new(), |seconds| vec!["RETRY".into(), seconds.to_string()])
+    let retry = options.retry.map(|seconds| ["RETRY".into(), seconds.to_string()]);
+    let replicate = options
+        .replicate
+        .map(|copies| ["REPLICATE".into(), copies.to_string()]);
+    retry.into_iter().chain(replicate).flatten().collect()
 }
 
 fn habits(options: &Options, phase: Phase) -> Habits {

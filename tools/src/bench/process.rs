@@ -45,6 +45,20 @@ impl Process {
         Ok(process.filter(|process| process.usage().is_ok()))
     }
 
+    /// What several have used together; nothing for none.
+    pub fn usage_of(processes: &[Self]) -> io::Result<Option<Usage>> {
+        let mut sum: Option<Usage> = None;
+        for process in processes {
+            let usage = process.usage()?;
+            sum = Some(sum.map_or(usage, |sum| Usage {
+                cpu_seconds: sum.cpu_seconds + usage.cpu_seconds,
+                resident_bytes: sum.resident_bytes + usage.resident_bytes,
+                resident_peak_bytes: sum.resident_peak_bytes + usage.resident_peak_bytes,
+            }));
+        }
+        Ok(sum)
+    }
+
     /// What it has used.
     pub fn usage(self) -> io::Result<Usage> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id))?;

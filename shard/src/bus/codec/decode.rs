@@ -180,18 +180,12 @@ fn read(kind: Kind, parts: &mut Parts<'_>) -> Option<BusMessage> {
             let shard = payload.shard.to_native();
             BusMessage::InterestWanted { shard }
         }
-        Kind::Pause => {
-            let payload: &ArchivedPausePayload = parts.fixed()?;
-            BusMessage::Pause {
-                queue: parts.rest()?,
-                pause: PauseState {
-                    input: payload.input,
-                    output: payload.output,
-                },
-                version: payload.version.to_native(),
-            }
-        }
-        Kind::AskIds | Kind::AskShow | Kind::AskWorking | Kind::AskLength | Kind::AskStat => {
+        Kind::AskPause
+        | Kind::AskIds
+        | Kind::AskShow
+        | Kind::AskWorking
+        | Kind::AskLength
+        | Kind::AskStat => {
             let (ticket, request) = request_from(kind, parts)?;
             BusMessage::Ask { ticket, request }
         }
@@ -214,7 +208,13 @@ fn read(kind: Kind, parts: &mut Parts<'_>) -> Option<BusMessage> {
 fn about_job(kind: Kind, parts: &Parts<'_>) -> Option<BusMessage> {
     Some(match kind {
         Kind::Copied => BusMessage::Copied { id: id_of(parts)? },
-        Kind::WillQueue => BusMessage::WillQueue { id: id_of(parts)? },
+        Kind::WillQueue => {
+            let payload: &ArchivedWillQueuePayload = parts.fixed()?;
+            BusMessage::WillQueue {
+                id: JobId::from_bytes(payload.id),
+                counted: payload.counted.to_native(),
+            }
+        }
         Kind::Left => BusMessage::Left { id: id_of(parts)? },
         Kind::Refused => {
             let payload: &ArchivedRefusedPayload = parts.fixed()?;
@@ -255,12 +255,11 @@ fn about_job(kind: Kind, parts: &Parts<'_>) -> Option<BusMessage> {
         }
         Kind::Standing => {
             let payload: &ArchivedStandingPayload = parts.fixed()?;
-            let left_ms = payload.left_ms.to_native();
-            let standing = match (payload.standing, left_ms) {
+            let standing = match (payload.standing, payload.number.to_native()) {
                 (0, left_ms) => Standing::Leased { left_ms },
                 (1, 0) => Standing::Queued,
                 (2, 0) => Standing::NotMine,
-                (3, 0) => Standing::Unknown,
+                (3, counted) => Standing::Unknown { counted },
                 _ => return None,
             };
             let id = JobId::from_bytes(payload.id);
@@ -390,6 +389,18 @@ fn request_from(kind: Kind, parts: &mut Parts<'_>) -> Option<(Ticket, RemoteRequ
                 RemoteRequest::Show(id)
             } else {
                 RemoteRequest::Working(id)
+            };
+            Some((ticket_from(&payload.ticket), request))
+        }
+        Kind::AskPause => {
+            let payload: &ArchivedPausePayload = parts.fixed()?;
+            let request = RemoteRequest::Pause {
+                queue: parts.rest()?,
+                pause: PauseState {
+                    input: payload.input,
+                    output: payload.output,
+                },
+                version: payload.version.to_native(),
             };
             Some((ticket_from(&payload.ticket), request))
         }

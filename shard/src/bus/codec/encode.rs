@@ -143,19 +143,6 @@ impl Encoder {
                 };
                 self.fixed(Kind::Transfer, &payload)
             }
-            BusMessage::Pause {
-                queue,
-                pause,
-                version,
-            } => {
-                raw = Raw::Bytes(queue);
-                let payload = PausePayload {
-                    version: *version,
-                    input: pause.input,
-                    output: pause.output,
-                };
-                self.fixed(Kind::Pause, &payload)
-            }
             BusMessage::Ask { ticket, request } => return self.ask(*ticket, request),
             BusMessage::Told { ticket, answer } => return self.told(*ticket, answer),
             BusMessage::Delete { .. } | BusMessage::Interest { .. } => {
@@ -170,7 +157,10 @@ impl Encoder {
     fn about_job(&mut self, message: &BusMessage) -> Kind {
         match message {
             BusMessage::Copied { id } => self.fixed(Kind::Copied, &id_payload(id)),
-            BusMessage::WillQueue { id } => self.fixed(Kind::WillQueue, &id_payload(id)),
+            BusMessage::WillQueue { id, counted } => {
+                let (id, counted) = (*id.as_bytes(), *counted);
+                self.fixed(Kind::WillQueue, &WillQueuePayload { counted, id })
+            }
             BusMessage::Left { id } => self.fixed(Kind::Left, &id_payload(id)),
             BusMessage::Refused { id, why } => {
                 let (id, why) = (*id.as_bytes(), why.number());
@@ -195,14 +185,14 @@ impl Encoder {
                 self.fixed(Kind::Leased, &payload)
             }
             BusMessage::Standing { id, standing } => {
-                let (standing, left_ms) = match standing {
+                let (standing, number) = match standing {
                     Standing::Leased { left_ms } => (0, *left_ms),
                     Standing::Queued => (1, 0),
                     Standing::NotMine => (2, 0),
-                    Standing::Unknown => (3, 0),
+                    Standing::Unknown { counted } => (3, *counted),
                 };
                 let payload = StandingPayload {
-                    left_ms,
+                    number,
                     id: *id.as_bytes(),
                     standing,
                 };
@@ -263,6 +253,19 @@ impl Encoder {
             RemoteRequest::Working(id) => (self.fixed(Kind::AskWorking, &one(ticket, id)), Raw::Nothing),
             RemoteRequest::Length(queue) => (self.fixed(Kind::AskLength, &ticket), Raw::Bytes(queue)),
             RemoteRequest::Stat(queue) => (self.fixed(Kind::AskStat, &ticket), Raw::Bytes(queue)),
+            RemoteRequest::Pause {
+                queue,
+                pause,
+                version,
+            } => {
+                let payload = PausePayload {
+                    version: *version,
+                    ticket,
+                    input: pause.input,
+                    output: pause.output,
+                };
+                (self.fixed(Kind::AskPause, &payload), Raw::Bytes(queue))
+            }
         }
     }
 

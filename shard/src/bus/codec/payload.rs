@@ -26,7 +26,7 @@
 //! | transfer answer, retired | 18, 19 | `TransferAnswerPayload`, `TransferRetiredPayload` | |
 //! | interest | 20 | `InterestPayload` | the names of the queues |
 //! | interest digest, wanted | 21, 22 | `DigestPayload`, `WantedPayload` | |
-//! | pause | 23 | `PausePayload` | queue |
+//! | ask: pause | 23 | `PausePayload` | queue |
 //! | ask: ids, show, working | 24, 25, 26 | `AskIdsPayload`, `AskIdPayload` | |
 //! | ask: length, stat | 27, 28 | `TicketPayload` | queue |
 //! | told: ids, count, queue | 29, 31, 33 | `ToldIdsPayload`, `ToldCountPayload`, `ToldQueuePayload` | queue of the third |
@@ -64,7 +64,7 @@ pub enum Kind {
     Interest = 20,
     InterestDigest = 21,
     InterestWanted = 22,
-    Pause = 23,
+    AskPause = 23,
     AskIds = 24,
     AskShow = 25,
     AskWorking = 26,
@@ -106,7 +106,7 @@ const KINDS: [Kind; 36] = {
         Interest,
         InterestDigest,
         InterestWanted,
-        Pause,
+        AskPause,
         AskIds,
         AskShow,
         AskWorking,
@@ -220,8 +220,15 @@ pub struct LeasedPayload {
 }
 
 #[derive(Archive, Serialize, Deserialize)]
+pub struct WillQueuePayload {
+    pub counted: u64,
+    pub id: Id,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
 pub struct StandingPayload {
-    pub left_ms: u64,
+    /// Leased: milliseconds left; unknown: as the question counted.
+    pub number: u64,
     pub id: Id,
     pub standing: u8,
 }
@@ -283,6 +290,7 @@ pub struct WantedPayload {
 #[derive(Archive, Serialize, Deserialize)]
 pub struct PausePayload {
     pub version: u64,
+    pub ticket: TicketPayload,
     pub input: bool,
     pub output: bool,
 }

@@ -155,6 +155,11 @@ fn requests() -> impl Strategy<Value = RemoteRequest> {
         ids().prop_map(RemoteRequest::Working),
         blobs().prop_map(RemoteRequest::Length),
         blobs().prop_map(RemoteRequest::Stat),
+        (blobs(), pauses(), any::<u64>()).prop_map(|(queue, pause, version)| RemoteRequest::Pause {
+            queue,
+            pause,
+            version,
+        }),
     ]
 }
 
@@ -228,7 +233,7 @@ fn standings() -> impl Strategy<Value = Standing> {
         any::<u64>().prop_map(|left_ms| Standing::Leased { left_ms }),
         Just(Standing::Queued),
         Just(Standing::NotMine),
-        Just(Standing::Unknown),
+        any::<u64>().prop_map(|counted| Standing::Unknown { counted }),
     ]
 }
 
@@ -268,7 +273,9 @@ fn messages() -> impl Strategy<Value = BusMessage> {
                 deliveries,
             })
             .boxed(),
-        ids().prop_map(|id| M::WillQueue { id }).boxed(),
+        (ids(), any::<u64>())
+            .prop_map(|(id, counted)| M::WillQueue { id, counted })
+            .boxed(),
         (ids(), standings())
             .prop_map(|(id, standing)| M::Standing { id, standing })
             .boxed(),
@@ -313,13 +320,6 @@ fn messages() -> impl Strategy<Value = BusMessage> {
             .prop_map(|digest| M::InterestDigest { digest })
             .boxed(),
         any::<u16>().prop_map(|shard| M::InterestWanted { shard }).boxed(),
-        (blobs(), pauses(), any::<u64>())
-            .prop_map(|(queue, pause, version)| M::Pause {
-                queue,
-                pause,
-                version,
-            })
-            .boxed(),
         (tickets(), requests())
             .prop_map(|(ticket, request)| M::Ask { ticket, request })
             .boxed(),

@@ -163,7 +163,13 @@ impl<'a> Report<'a> {
     }
 
     fn jobs(&self, text: &mut String) {
-        fields!(text, registered_jobs: self.node.gauges.jobs, queued_jobs: self.node.gauges.queued_jobs);
+        let gauges = &self.node.gauges;
+        fields!(text,
+            registered_jobs: gauges.jobs,
+            queued_jobs: gauges.queued_jobs,
+            acked_jobs: gauges.acked_jobs,
+            adding_jobs: gauges.adding_jobs,
+        );
     }
 
     fn queues(&self, text: &mut String) {
@@ -382,7 +388,7 @@ mod tests {
     fn values() {
         assert_eq!(
             report("jobs"),
-            "# Jobs\r\nregistered_jobs:10\r\nqueued_jobs:0\r\n"
+            "# Jobs\r\nregistered_jobs:10\r\nqueued_jobs:0\r\nacked_jobs:0\r\nadding_jobs:0\r\n"
         );
         assert_eq!(
             report("commandstats"),

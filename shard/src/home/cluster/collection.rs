@@ -7,7 +7,11 @@
 //!
 //! The lowest-ranked holder that can be reached collects. A node that sent SetAck or GotAck knows; so does one that has lost what it held
 //! (its store epoch is another), or never held it (`known: false`). What is not answered is said again, with backoff, until
-//! the job's life is over. An ID that no holder has said is unknown everywhere: its *dummy* goes when all nodes have said so.
+//! the job's life is over.
+//!
+//! ACKJOB of an ID that is not known here makes a *dummy*: all known nodes are told with an empty member list. One that has the job is in charge from
+//! then on, and the dummy goes; it goes too when all have said that they never heard of it, or have a dummy themselves. A dummy is no member,
+//! is not written to the log, and there are not many (`DUMMY_ACKS`).
 
 use super::share::{self, Member, Others};
 use crate::bus::message::Members;
@@ -15,7 +19,7 @@ use crate::bus::{BusMessage, PeerNo, PeerState};
 use crate::clock::{Mono, Now};
 use crate::home::Home;
 use crate::id::JobId;
-use crate::limits::{ACK_AGAIN_MAX_MS, ACK_AGAIN_MS};
+use crate::limits::{ACK_AGAIN_MAX_MS, ACK_AGAIN_MS, DUMMY_ACKS};
 use crate::structures::NONE;
 use crate::structures::timers::TimerKey;
 
@@ -89,9 +93,61 @@ impl Home {
             .cluster_timers
             .insert(again_at.min(expires_at).0, key | ACK_TIMER);
         self.stock.acks[key].timer = Some(timer);
+        self.stock.dummies += usize::from(dummy);
         let map = usize::from(id.slot().number() / self.options.shards);
         self.stock.slots[map].acks.insert(id.scan_hash(), key);
         key
+    }
+
+    /// ACKJOB of an ID that is not known here: the job may be at other nodes.
+    pub(crate) fn acknowledge_unknown(&mut self, now: Mono, id: JobId) {
+        let is_told = self.peers.any() && !self.peers.leaving && self.find_ack(&id).is_none();
+        if !is_told || !id.at_least_once() || !self.is_plausible(&id) {
+            return;
+        }
+        if self.stock.dummies >= DUMMY_ACKS || !self.memory.admit(ACK_BYTES) {
+            self.counters.dummies_refused += 1;
+            return;
+        }
+        let nodes = self.peers.all().filter(|peer| peer.state != PeerState::Gone);
+        let others = nodes.map(|peer| Member {
+            epoch: peer.epoch,
+            peer: peer.no,
+            confirmed: false,
+            heard: false,
+        });
+        let others = others.collect();
+        let expires_at = now.after_ms(id.life_ms());
+        let key = self.insert_ack(now, id, others, expires_at, true);
+        self.counters.dummies += 1;
+        self.tell_ack(key);
+    }
+
+    /// Whether an ID names a node that there is, or was.
+    fn is_plausible(&self, id: &JobId) -> bool {
+        let prefix = &id.as_bytes()[..4];
+        let others = self.peers.all().map(|peer| &peer.id);
+        let mut nodes = std::iter::once(&self.peers.node).chain(others);
+        nodes.any(|node| &node.as_bytes()[..4] == prefix)
+    }
+
+    /// Of IDs those about which this node has nothing to say.
+    pub(crate) fn unknown_of(&mut self, now: Mono, ids: &[JobId]) -> Vec<JobId> {
+        if !self.peers.any() {
+            return Vec::new();
+        }
+        ids.iter().filter(|id| !self.knows(now, id)).copied().collect()
+    }
+
+    /// FASTACK of IDs that are not known here: all nodes that can be reached are told, once.
+    pub(crate) fn delete_elsewhere(&mut self, ids: Vec<JobId>) {
+        if ids.is_empty() {
+            return;
+        }
+        let to: Vec<PeerNo> = self.peers.reachable().map(|peer| peer.no).collect();
+        for peer in to {
+            self.peers.send(peer, BusMessage::Delete { ids: ids.clone() });
+        }
     }
 
     /// Nothing more is to be told of an acknowledged job.
@@ -102,21 +158,40 @@ impl Home {
         if let Some(timer) = ack.timer {
             self.stock.cluster_timers.cancel(timer);
         }
+        self.stock.dummies -= usize::from(ack.dummy);
         self.release(ACK_BYTES);
+    }
+
+    /// The same, and the log knows.
+    fn end_ack(&mut self, key: u32) {
+        let Ack { id, dummy, .. } = self.stock.acks[key];
+        if !dummy {
+            self.journal.gone(id);
+        }
+        self.remove_ack(key);
+    }
+
+    /// Who may have the job, as the others are told: a dummy knows nobody.
+    fn members_of(&self, key: u32) -> Members {
+        let Ack { others, dummy, .. } = &self.stock.acks[key];
+        if *dummy {
+            return Members::default();
+        }
+        share::members(others, &self.peers, true)
     }
 
     /// Delete came for an ID: when it was acknowledged here, it is forgotten.
     pub(super) fn forget_ack(&mut self, id: &JobId) {
         if let Some(key) = self.find_ack(id) {
-            self.journal.gone(*id);
-            self.remove_ack(key);
+            self.end_ack(key);
         }
     }
 
     /// ACKJOB of a job with other holders: they are told.
     pub(in crate::home) fn tell_ack(&mut self, key: u32) {
+        let members = self.members_of(key);
         let Ack { id, others, .. } = &self.stock.acks[key];
-        let (id, members) = (*id, share::members(others, &self.peers, true));
+        let id = *id;
         let to: Vec<PeerNo> = others
             .iter()
             .filter(|member| !member.heard)
@@ -136,23 +211,31 @@ impl Home {
         let epoch = self.peers.peer(peer).epoch;
         let others = &mut self.stock.acks[key].others;
         share::note(others, peer, epoch, true);
-        let members = share::members(others, &self.peers, true);
+        let members = self.members_of(key);
         self.say(peer, BusMessage::SetAck { id: *id, members });
         true
     }
 
     /// SetAck: the job is acknowledged.
     pub(super) fn on_set_ack(&mut self, now: Now, from: PeerNo, epoch: u64, id: JobId, members: &Members) {
-        let (key, is_new) = match (self.find_ack(&id), self.find_job(now.mono(), &id)) {
+        let is_of_dummy = members.confirmed.is_empty();
+        if let Some(key) = self.find_ack(&id).filter(|&key| self.stock.acks[key].dummy) {
+            if is_of_dummy {
+                self.heard(key, from);
+                self.try_to_collect(key);
+            } else {
+                // That node is in charge.
+                self.remove_ack(key);
+            }
+        }
+        let ack = self.find_ack(&id).filter(|&key| !self.stock.acks[key].dummy);
+        let (key, is_new) = match (ack, self.find_job(now.mono(), &id)) {
             (Some(key), _) => (key, false),
             (None, Some(job)) => {
                 let share = self.share_of(now.mono(), job);
-                share::note(
-                    &mut self.stock.shares[share].others,
-                    from,
-                    epoch,
-                    !members.confirmed.is_empty(),
-                );
+                if !is_of_dummy {
+                    share::note(&mut self.stock.shares[share].others, from, epoch, true);
+                }
                 self.counters.acknowledged_elsewhere += 1;
                 (self.acknowledge_shared(now.mono(), job, Some(from)), true)
             }
@@ -170,9 +253,13 @@ impl Home {
         };
         let ack = &mut self.stock.acks[key];
         share::note_all(&mut ack.others, &self.peers, members);
-        // It is charge enough of the other's: a dummy knows nobody.
-        ack.dummy = false;
         self.heard(key, from);
+        if is_of_dummy {
+            // It has nothing to wait for any more.
+            let members = self.members_of(key);
+            let known = true;
+            self.say(from, BusMessage::GotAck { id, known, members });
+        }
         if self.try_to_collect(key) {
             return;
         }
@@ -184,7 +271,7 @@ impl Home {
             None => {}
             Some(collector) => {
                 // Who tells it again has not heard from the one that collects.
-                if !is_new && collector != from {
+                if !is_new && !is_of_dummy && collector != from {
                     let members = members.clone();
                     self.say(
                         from,
@@ -229,6 +316,10 @@ impl Home {
             return self.remove_ack(key);
         }
         share::note_all(&mut ack.others, &self.peers, members);
+        if !known && !ack.dummy {
+            // It does not have the job, so it is not for it to collect. Should its copy still be on the way, it will ask before it queues it.
+            ack.others.retain(|member| member.peer != from);
+        }
         self.heard(key, from);
         self.try_to_collect(key);
     }
@@ -253,15 +344,15 @@ impl Home {
     }
 
     /// Whether nothing is to be waited for from this member: it has answered, is no node of the cluster any more, or has lost its jobs.
-    fn is_settled(&self, member: &Member) -> bool {
+    fn is_settled(&self, member: &Member, dummy: bool) -> bool {
         let peer = self.peers.peer(member.peer);
-        member.heard || peer.state == PeerState::Gone || peer.epoch > member.epoch
+        member.heard || peer.state == PeerState::Gone || (!dummy && peer.epoch > member.epoch)
     }
 
     /// Ends an acknowledged job when all know of it, and it is for this node to say so.
     fn try_to_collect(&mut self, key: u32) -> bool {
         let ack = &self.stock.acks[key];
-        let all_know = ack.others.iter().all(|member| self.is_settled(member));
+        let all_know = ack.others.iter().all(|member| self.is_settled(member, ack.dummy));
         if !all_know || (!ack.dummy && self.collector(&ack.others, &ack.id).is_some()) {
             return false;
         }
@@ -272,8 +363,7 @@ impl Home {
                 self.peers.send(member.peer, BusMessage::Delete { ids: vec![id] });
             }
         }
-        self.journal.gone(id);
-        self.remove_ack(key);
+        self.end_ack(key);
         true
     }
 
@@ -282,8 +372,7 @@ impl Home {
         let ack = &mut self.stock.acks[key];
         ack.timer = None;
         if ack.expires_at <= now {
-            self.journal.gone(ack.id);
-            return self.remove_ack(key);
+            return self.end_ack(key);
         }
         if ack.again_at <= now {
             ack.tries = ack.tries.saturating_add(1);

@@ -50,7 +50,7 @@ impl Home {
     /// When the next step is due.
     pub(in crate::home) fn leaving_deadline(&self) -> Option<Mono> {
         let (_, at) = self.leaving?;
-        (self.peers.leaving && self.stock.jobs.0.len() > 0).then_some(at)
+        (self.peers.leaving && !self.stock.jobs.0.is_empty()).then_some(at)
     }
 
     fn give_away(&mut self, now: Mono, key: u32) {
@@ -122,6 +122,7 @@ impl Home {
         self.tell_all(share, |id| BusMessage::Left { id });
         self.journal.gone(id);
         self.counters.given_away += 1;
+        self.remember_left(id);
         self.remove(key);
     }
 

@@ -2,13 +2,16 @@
 //!
 //! Reading order: `share` (what is known of the other holders) - `placement`, `replication` (copies) - `requeue` (who queues a job, and when)
 //! - `collection` (acknowledgements) - `federation` (jobs go to consumers)
-//! - `repair` (holders that are lost, and the way back after a restart)
-//! - `leaving` (all is given away).
+//! - `repair` (holders that are lost, and the way back after a restart) - `leaving` (all is given away) - `remote`, `answering` (commands about
+//! what other nodes have) - `pauses` (pause states across nodes).
 
+mod answering;
 pub mod collection;
 pub mod federation;
 pub mod leaving;
+pub mod pauses;
 mod placement;
+pub mod remote;
 pub mod repair;
 pub mod replication;
 mod requeue;
@@ -48,7 +51,7 @@ impl Home {
             } => {
                 self.on_leased(now, from, epoch, id, left_ms, deliveries);
             }
-            BusMessage::WillQueue { id } => self.on_will_queue(now, from, epoch, id),
+            BusMessage::WillQueue { id, counted } => self.on_will_queue(now, from, epoch, id, counted),
             BusMessage::Standing { id, standing } => self.on_standing(now, from, epoch, id, standing),
             BusMessage::Queued {
                 id,
@@ -62,6 +65,8 @@ impl Home {
             BusMessage::Import { copy } => self.on_import(now, from, epoch, *copy),
             BusMessage::Interest { queues, .. } => self.on_interest(from, queues),
             BusMessage::Left { id } => self.on_left(now, from, id),
+            BusMessage::Ask { ticket, request } => self.on_ask(now, from, ticket, request),
+            BusMessage::Told { ticket, answer } => self.on_told(now.mono(), from, ticket, answer),
             _ => {}
         }
         // What was written for a peer holds up no client's answer.
@@ -74,7 +79,7 @@ impl Home {
         self.say_when(need, to, message);
     }
 
-    fn say_when(&mut self, need: Option<Need>, to: PeerNo, message: BusMessage) {
+    pub(super) fn say_when(&mut self, need: Option<Need>, to: PeerNo, message: BusMessage) {
         match need.filter(|&need| !self.journal.is_met(need)) {
             Some(need) => self.journal.wait(need, Held::Bus(to, message)),
             None => self.peers.send(to, message),
@@ -100,6 +105,8 @@ impl Home {
         self.step_repair(now);
         self.step_federation(now);
         self.step_leaving(now);
+        self.step_remote(now);
+        self.step_pauses(now);
         self.journal.take_need();
     }
 
@@ -114,7 +121,7 @@ impl Home {
 
     /// Whether `tick_cluster` has something left to do at once.
     pub(super) fn cluster_is_busy(&self) -> bool {
-        self.ack_sweep.is_some() || self.queued_sweep.is_some()
+        self.ack_sweep.is_some() || self.queued_sweep.is_some() || self.pauses.is_busy()
     }
 
     /// The link to a peer is up.
@@ -123,12 +130,15 @@ impl Home {
         self.tell_all_interest(peer);
         self.ack_sweep = Some(0);
         self.queued_sweep = Some(0);
+        self.spread_pauses(peer);
     }
 
     /// The link to a peer is down.
-    pub fn peer_went(&mut self, now: Now, _peer: PeerNo) {
+    pub fn peer_went(&mut self, now: Now, peer: PeerNo) {
         self.journal.begin(now);
         self.lower_all(now.mono());
+        self.pass_by_unreachable(now.mono());
+        self.stop_spreading(peer);
     }
 
     /// Membership has changed.
@@ -139,6 +149,7 @@ impl Home {
         self.lower_all(now.mono());
         self.look_for_lost(now.mono());
         self.forget_gone_interests();
+        self.pass_by_unreachable(now.mono());
     }
 
     /// ADDJOBs that did not say how many copies they want are content with those that there can be now.

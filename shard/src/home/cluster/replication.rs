@@ -17,7 +17,7 @@ use crate::error::CommandError;
 use crate::home::job::{JOB_BYTES, Job, copies_kept};
 use crate::home::{Entry, Home, Place};
 use crate::id::JobId;
-use crate::limits::{COPIES_OVERDRAFT_BYTES, COPY_AGAIN_MAX_MS, COPY_AGAIN_MS, MAX_SECONDS};
+use crate::limits::{COPIES_OVERDRAFT_BYTES, COPY_AGAIN_MAX_MS, COPY_AGAIN_MS, LEFT, MAX_SECONDS};
 use crate::message::{Answer, Ticket};
 use crate::slot::Slot;
 use crate::structures::NONE;
@@ -481,6 +481,17 @@ impl Home {
             });
         }
         self.plan_question(now.mono(), key);
+    }
+
+    /// Remembers that a job was dropped here while others hold it: "unknown" would mean that it is done.
+    pub(in crate::home) fn remember_left(&mut self, id: JobId) {
+        if self.left.insert(id) {
+            self.left_order.push_back(id);
+            if self.left_order.len() > LEFT {
+                let oldest = self.left_order.pop_front().expect("there are many");
+                self.left.remove(&oldest);
+            }
+        }
     }
 
     /// A holder is none any more.

@@ -79,7 +79,9 @@ impl Home {
             Mono::NEVER
         };
         for member in share.others.iter().filter(|member| !member.heard) {
-            self.peers.send(member.peer, BusMessage::WillQueue { id });
+            let counted = if member.confirmed { member.epoch } else { 0 };
+            self.peers
+                .send(member.peer, BusMessage::WillQueue { id, counted });
         }
         self.arm_share(key);
     }
@@ -260,12 +262,16 @@ impl Home {
     }
 
     /// WillQueue: another holder's deadline nears.
-    pub(super) fn on_will_queue(&mut self, now: Now, from: PeerNo, epoch: u64, id: JobId) {
+    pub(super) fn on_will_queue(&mut self, now: Now, from: PeerNo, epoch: u64, id: JobId, counted: u64) {
         if self.tell_if_acked(from, &id) {
             return;
         }
+        if self.left.contains(&id) {
+            // It did not hear of it, or asked before it could.
+            return self.peers.send(from, BusMessage::Left { id });
+        }
         let standing = match self.know(now, from, epoch, id) {
-            None => Standing::Unknown,
+            None => Standing::Unknown { counted },
             Some(key) => self.standing(now.mono(), key),
         };
         self.peers.send(from, BusMessage::Standing { id, standing });
@@ -308,7 +314,7 @@ impl Home {
                 let retry_ms = self.stock.jobs[key].retry_ms();
                 self.leave_to(now.mono(), key, retry_ms);
             }
-            Standing::Unknown => self.is_unknown(now.mono(), key, from, epoch),
+            Standing::Unknown { counted } => self.is_unknown(now.mono(), key, from, epoch, counted),
         }
     }
 
@@ -339,11 +345,13 @@ impl Home {
     }
 
     /// A member has never heard of the job, or has forgotten it.
-    fn is_unknown(&mut self, now: Mono, key: u32, from: PeerNo, epoch: u64) {
+    fn is_unknown(&mut self, now: Mono, key: u32, from: PeerNo, epoch: u64, counted: u64) {
         let Job { share, id, .. } = self.stock.jobs[key];
         let others = &self.stock.shares[share].others;
         let member = others.iter().find(|member| member.peer == from);
         match member.copied() {
+            // The question, or this answer, is older than the copy that it has now.
+            Some(member) if member.confirmed && (member.epoch > epoch || counted != member.epoch) => {}
             Some(member) if member.confirmed && member.epoch == epoch => {
                 // It had the job and has lost nothing since: the job was acknowledged and collected.
                 self.journal.gone(id);

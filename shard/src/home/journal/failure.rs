@@ -50,11 +50,10 @@ impl Home {
                 self.remove(key);
             }
         }
+        self.remote.log_failed(from, to, &misconf());
         for list in 0..self.journal.waiting.len() {
             for mut waiting in std::mem::take(&mut self.journal.waiting[list]) {
-                let hit = waiting
-                    .need
-                    .is_some_and(|need| need.first <= to && need.last >= from);
+                let hit = waiting.need.is_some_and(|need| need.touches(from, to));
                 if hit {
                     waiting.need = None;
                     match &mut waiting.held {

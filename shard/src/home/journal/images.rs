@@ -7,6 +7,7 @@ use crate::bus::Peers;
 use crate::clock::{Mono, Now};
 use crate::commands::view::PauseState;
 use crate::home::cluster::collection::Ack;
+use crate::home::cluster::pauses::Pauses;
 use crate::home::cluster::share;
 use crate::home::job::Job;
 use crate::home::stock::Stock;
@@ -31,6 +32,7 @@ impl Home {
             journal,
             stock,
             peers,
+            pauses,
             ..
         } = self;
         let log = journal.log.as_mut().expect("a log is populated");
@@ -50,7 +52,7 @@ impl Home {
             }
             at.jobs = at.jobs.saturating_add(step);
         } else if at.acks < stock.acks.high_water() {
-            for (_, ack) in stock.acks.iter_from(at.acks, step) {
+            for (_, ack) in stock.acks.iter_from(at.acks, step).filter(|(_, ack)| !ack.dummy) {
                 if log.append(&ack_snapshot(ack, peers)).is_err() {
                     return;
                 }
@@ -58,16 +60,20 @@ impl Home {
             at.acks = at.acks.saturating_add(step);
         } else if at.queues < stock.queues.0.high_water() {
             for (_, queue) in stock.queues.0.iter_from(at.queues, step) {
-                if queue.pause.any()
-                    && log
-                        .append(&Entry::QueueSnapshot(queue_image(&queue.name, queue.pause)))
-                        .is_err()
-                {
+                let version = pauses.version(&queue.name);
+                let image = queue_image(&queue.name, queue.pause, version);
+                if queue.pause.any() && log.append(&Entry::QueueSnapshot(image)).is_err() {
                     return;
                 }
             }
             at.queues = at.queues.saturating_add(step);
         } else {
+            for (name, version) in pauses.opened() {
+                let image = queue_image(name, PauseState::default(), version);
+                if log.append(&Entry::QueueSnapshot(image)).is_err() {
+                    return;
+                }
+            }
             log.request_sync();
             journal.populated = Some(log.appended());
             journal.populating = None;
@@ -90,6 +96,7 @@ pub(super) fn can_populate(log: &Log) -> bool {
 pub(super) struct Lives<'a> {
     pub(super) stock: &'a Stock,
     pub(super) peers: &'a Peers,
+    pub(super) pauses: &'a Pauses,
     pub(super) now: Now,
     pub(super) shards: u16,
     pub(super) hasher: &'a RandomState,
@@ -104,11 +111,11 @@ impl Live for Lives<'_> {
             }
             ObjectKey::Queue(name) => {
                 let hash = self.hasher.hash_one(name.as_slice());
-                let queue = &self.stock.queues[self.stock.queue_key(self.shards, hash, name)?];
-                queue
-                    .pause
-                    .any()
-                    .then(|| Entry::QueueSnapshot(queue_image(&queue.name, queue.pause)))
+                let key = self.stock.queue_key(self.shards, hash, name);
+                let state = key.map_or(PauseState::default(), |key| self.stock.queues[key].pause);
+                let version = self.pauses.version(name);
+                let lives = state.any() || version != 0;
+                lives.then(|| Entry::QueueSnapshot(queue_image(name, state, version)))
             }
             ObjectKey::Acked(id) => {
                 let map = &self.stock.slots[usize::from(id.slot().number() / self.shards)].acks;
@@ -186,10 +193,10 @@ pub(super) fn change(job: &Job, now: Now) -> StateChange {
     }
 }
 
-pub(super) fn queue_image(name: &Blob, pause: PauseState) -> QueueImage {
+pub(super) fn queue_image(name: &Blob, pause: PauseState, version: u64) -> QueueImage {
     QueueImage {
         name: name.clone(),
         pause,
-        version: 0,
+        version,
     }
 }

@@ -1,5 +1,6 @@
 //! Homes of several nodes, tied together by hand: every message arrives at once, unless its link is cut.
 
+use crate::bus::message::Standing;
 use crate::bus::peers::Link;
 use crate::bus::{BusMessage, LinkNo, Peer, PeerNo, PeerState, Topology};
 use crate::clock::Now;
@@ -8,26 +9,26 @@ use crate::commands::{AddJob, IdVerb, Request};
 use crate::error::CommandError;
 use crate::home::testing::{Scene, job, take};
 use crate::id::{JobId, NodeId};
-use crate::message::{Answer, Manner, Patience};
+use crate::message::{Answer, Manner, Patience, Ticket};
 
 /// Nodes of one shard each. Node n is peer number n for those below it, n - 1 for those above.
-struct Nodes {
-    scenes: Vec<Scene>,
-    cut: Vec<(usize, usize)>,
-    lost: usize,
-    leaving: Option<usize>,
+pub struct Nodes {
+    pub scenes: Vec<Scene>,
+    pub cut: Vec<(usize, usize)>,
+    pub lost: usize,
+    pub leaving: Option<usize>,
 }
 
-fn id_of(node: usize) -> NodeId {
+pub fn id_of(node: usize) -> NodeId {
     NodeId::from_bytes([node as u8 + 1; 20])
 }
 
-fn number(of: usize, at: usize) -> PeerNo {
+pub fn number(of: usize, at: usize) -> PeerNo {
     PeerNo(if of < at { of } else { of - 1 } as u16)
 }
 
 impl Nodes {
-    fn new(count: usize) -> Self {
+    pub fn new(count: usize) -> Self {
         let scenes = (0..count)
             .map(|node| Scene::of_node(id_of(node), node as u8))
             .collect();
@@ -43,7 +44,7 @@ impl Nodes {
     }
 
     /// Tells a node which nodes there are, with their epochs.
-    fn publish(&mut self, at: usize, all: &[(usize, u64)]) {
+    pub fn publish(&mut self, at: usize, all: &[(usize, u64)]) {
         let leaves = self.leaving;
         let peers = all
             .iter()
@@ -84,7 +85,7 @@ impl Nodes {
         home.topology_changed(now);
     }
 
-    fn cut(&mut self, a: usize, b: usize, cut: bool) {
+    pub fn cut(&mut self, a: usize, b: usize, cut: bool) {
         for (from, to) in [(a, b), (b, a)] {
             self.cut.retain(|link| *link != (from, to));
             if cut {
@@ -104,7 +105,7 @@ impl Nodes {
     }
 
     /// Delivers what there is, until there is nothing more.
-    fn settle(&mut self) {
+    pub fn settle(&mut self) {
         loop {
             let mut quiet = true;
             for from in 0..self.scenes.len() {
@@ -124,7 +125,7 @@ impl Nodes {
         }
     }
 
-    fn deliver(&mut self, from: usize, to: usize, message: BusMessage) {
+    pub fn deliver(&mut self, from: usize, to: usize, message: BusMessage) {
         if self.cut.contains(&(from, to)) {
             self.lost += 1;
             return;
@@ -135,7 +136,7 @@ impl Nodes {
         self.scenes[to].check();
     }
 
-    fn pass(&mut self, ms: u64) {
+    pub fn pass(&mut self, ms: u64) {
         for _ in 0..ms.div_ceil(10) {
             self.settle();
             self.scenes.iter_mut().for_each(|scene| scene.leap(10));
@@ -143,7 +144,7 @@ impl Nodes {
         self.settle();
     }
 
-    fn add(&mut self, node: usize, add: AddJob) -> Result<JobId, CommandError> {
+    pub fn add(&mut self, node: usize, add: AddJob) -> Result<JobId, CommandError> {
         let ticket = self.scenes[node].ticket();
         let mut answer = self.scenes[node].request_as(ticket, Request::Add(add));
         if matches!(answer, Answer::Waiting) {
@@ -157,42 +158,66 @@ impl Nodes {
         }
     }
 
-    fn states(&mut self, id: JobId) -> Vec<Option<JobState>> {
-        let of = |scene: &mut Scene| match scene.request(Request::Show(id)) {
-            Answer::Job(job) => job.map(|job| job.state),
-            other => panic!("{other:?}"),
+    pub fn states(&mut self, id: JobId) -> Vec<Option<JobState>> {
+        let of = |scene: &mut Scene| {
+            let key = scene.home.find_job(scene.now.mono(), &id)?;
+            Some(scene.home.job(key).state())
         };
         self.scenes.iter_mut().map(of).collect()
     }
 
-    fn ids(&mut self, node: usize, verb: IdVerb, id: JobId) -> Answer {
+    pub fn ids(&mut self, node: usize, verb: IdVerb, id: JobId) -> Answer {
         let ids = [id].into_iter().collect();
         self.scenes[node].request(Request::Ids { verb, ids })
     }
 
-    fn acks(&self) -> usize {
+    pub fn acks(&self) -> usize {
         self.scenes
             .iter()
             .map(|scene| scene.home.gauges().acked as usize)
             .sum()
     }
 
-    fn restart(&mut self, node: usize) {
+    /// A request whose answer may come late.
+    pub fn ask(&mut self, node: usize, request: Request) -> Option<Answer> {
+        let ticket = self.begin(node, request);
+        self.settle();
+        self.late(node, ticket)
+    }
+
+    /// The same, and nothing is delivered yet. An answer that comes at once is taken for a late one.
+    pub fn begin(&mut self, node: usize, request: Request) -> Ticket {
+        let ticket = self.scenes[node].ticket();
+        match self.scenes[node].request_as(ticket, request) {
+            Answer::Waiting => {}
+            answer => self.scenes[node].said(ticket, answer),
+        }
+        ticket
+    }
+
+    /// How a request ended, if it has.
+    pub fn late(&mut self, node: usize, ticket: Ticket) -> Option<Answer> {
+        let mut answers = self.scenes[node].late(ticket);
+        assert!(answers.len() <= 1, "a request is answered once: {answers:?}");
+        answers.pop()
+    }
+
+    pub fn restart(&mut self, node: usize) {
         let now = self.scenes[node].now;
         self.scenes[node] = Scene::of_node(id_of(node), 100 + node as u8);
         self.scenes[node].now = Now { ..now };
     }
 }
 
-fn copies(queue: &str, replicate: u16) -> AddJob {
+pub fn copies(queue: &str, replicate: u16) -> AddJob {
     AddJob {
         replicate,
         ..job(queue, "body")
     }
 }
 
-const QUEUED: Option<JobState> = Some(JobState::Queued);
-const ACTIVE: Option<JobState> = Some(JobState::Active);
+pub const QUEUED: Option<JobState> = Some(JobState::Queued);
+pub const ACTIVE: Option<JobState> = Some(JobState::Active);
 
 #[test]
 fn a_job_is_answered_when_its_copies_are_there_and_collected_when_all_know() {
@@ -259,6 +284,27 @@ fn a_slow_node_is_passed_by() {
 }
 
 #[test]
+fn a_node_that_never_got_its_copy_does_not_hold_up_the_end() {
+    for seed in 0..8 {
+        let mut nodes = Nodes::new(3);
+        for _ in 0..seed {
+            nodes.add(0, copies("q", 1)).unwrap();
+        }
+        let ticket = nodes.begin(0, Request::Add(copies("q", 2)));
+        let mut batch = Vec::new();
+        nodes.scenes[0].home.peers.take_outbox(&mut batch).unwrap();
+        nodes.pass(200);
+        let id = match nodes.late(0, ticket) {
+            Some(Answer::Id(id)) => id,
+            other => panic!("{other:?}"),
+        };
+        nodes.ids(0, IdVerb::Acknowledge, id);
+        nodes.pass(3_000);
+        assert_eq!((nodes.states(id), nodes.acks()), (vec![None; 3], 0), "{seed}");
+    }
+}
+
+#[test]
 fn the_lease_is_one_for_all_holders() {
     let mut nodes = Nodes::new(3);
     let id = nodes.add(0, copies("q", 3)).unwrap();
@@ -312,6 +358,26 @@ fn an_acknowledgement_waits_for_who_was_away() {
     nodes.cut(1, 2, false);
     nodes.pass(100);
     assert_eq!((nodes.states(id), nodes.acks()), (vec![None; 3], 0));
+}
+
+/// Simulator of clusters, bad networks, seeds 24 and 204.
+#[test]
+fn a_node_that_did_not_know_a_job_before_its_copy_came_does_not_end_it() {
+    let mut nodes = Nodes::new(2);
+    let id = nodes.add(0, copies("q", 2)).unwrap();
+    assert_eq!(nodes.scenes[0].get(&["q"], 1).len(), 1);
+    let unknown = |counted| BusMessage::Standing {
+        id,
+        standing: Standing::Unknown { counted },
+    };
+    nodes.deliver(1, 0, unknown(0));
+    assert_eq!(nodes.states(id), [ACTIVE; 2], "asked before it had confirmed");
+    nodes.deliver(1, 0, unknown(1));
+    assert_eq!(
+        nodes.states(id),
+        [None, ACTIVE],
+        "it had it, and has forgotten it"
+    );
 }
 
 #[test]
@@ -461,4 +527,23 @@ fn a_node_that_leaves_gives_all_away() {
     assert_eq!(nodes.states(late).iter().flatten().count(), 1);
     nodes.pass(28_000);
     assert!(nodes.states(late).contains(&QUEUED), "in its own time");
+}
+
+#[test]
+fn a_job_deleted_on_one_node_lives_on_the_others() {
+    let mut nodes = Nodes::new(3);
+    let id = nodes.add(0, copies("q", 3)).unwrap();
+    // Nobody hears of it.
+    nodes.cut.extend([(0, 1), (0, 2)]);
+    nodes.ids(0, IdVerb::Delete, id);
+    nodes.settle();
+    nodes.cut.clear();
+    nodes.pass(15_000);
+    let states = nodes.states(id);
+    assert_eq!(states[0], None);
+    assert_eq!(
+        states.iter().filter(|state| **state == QUEUED).count(),
+        1,
+        "{states:?}"
+    );
 }

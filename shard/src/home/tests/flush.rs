@@ -50,7 +50,7 @@ fn who_waits_ends_with_nothing() {
 
 #[test]
 fn addjobs_that_wait_for_memory_get_what_was_freed() {
-    let mut scene = Scene::with_memory(Memory::new(1000));
+    let mut scene = Scene::with_memory(Memory::new(1400));
     scene.add("q", "");
     scene.add("q", "");
     let ticket = scene.ticket();

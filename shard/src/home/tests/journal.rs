@@ -16,15 +16,18 @@ use crate::log::{
 use crate::message::{Answer, Manner, Patience, Ticket};
 
 /// A home with a log, and a disk that does what it is told when it is told.
-struct Logged {
-    scene: Scene,
+pub struct Logged {
+    pub scene: Scene,
     files: BTreeMap<u64, Vec<u8>>,
     under_way: Vec<Io>,
 }
 
 impl Logged {
     fn new(fsync: AppendFsync) -> Self {
-        let mut scene = Scene::new();
+        Self::of(Scene::new(), fsync)
+    }
+
+    pub fn of(mut scene: Scene, fsync: AppendFsync) -> Self {
         let options = WriterOptions {
             shard: 0,
             generation: 1,
@@ -81,7 +84,7 @@ impl Logged {
         count
     }
 
-    fn write(&mut self) {
+    pub fn write(&mut self) {
         assert!(self.end(|action| matches!(action, Action::Write { .. }), Ok(())) > 0);
     }
 
@@ -89,13 +92,13 @@ impl Logged {
         assert!(self.end(|action| matches!(action, Action::Sync { .. }), Ok(())) > 0);
     }
 
-    fn fail_write(&mut self) {
+    pub fn fail_write(&mut self) {
         let full = Err(IoError::Full);
         assert!(self.end(|action| matches!(action, Action::Write { .. }), full) > 0);
     }
 
     /// Until the disk has nothing to do.
-    fn settle(&mut self) {
+    pub fn settle(&mut self) {
         self.scene.home.tick(self.scene.now);
         while self.end(|_| true, Ok(())) > 0 {}
     }
@@ -127,14 +130,14 @@ impl Logged {
         Done::Done
     }
 
-    fn ask(&mut self, request: Request) -> Ticket {
+    pub fn ask(&mut self, request: Request) -> Ticket {
         let ticket = self.scene.ticket();
         let answer = self.scene.request_as(ticket, request);
         assert!(matches!(answer, Answer::Waiting), "{answer:?}");
         ticket
     }
 
-    fn add(&mut self, add: AddJob) -> JobId {
+    pub fn add(&mut self, add: AddJob) -> JobId {
         let ticket = self.ask(Request::Add(add));
         self.settle();
         match self.scene.late(ticket).as_slice() {

@@ -9,6 +9,8 @@ mod look;
 mod memory;
 mod offers;
 mod pause;
+mod pauses;
 mod queues;
 mod random;
+mod remote;
 mod waiting;

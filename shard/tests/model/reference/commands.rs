@@ -128,7 +128,7 @@ impl Reference {
             let job = &self.jobs[&id];
             let queued = job.is_queued();
             match verb {
-                IdVerb::Acknowledge | IdVerb::FastAcknowledge | IdVerb::Delete => {
+                IdVerb::Acknowledge | IdVerb::FastAcknowledge | IdVerb::Delete | IdVerb::DeleteEverywhere => {
                     self.remove(&id);
                     counted += 1;
                 }

@@ -268,7 +268,7 @@ impl Model {
         let entering = matches!(job.state, State::Idle | State::Leased | State::Held(_))
             && !(job.retry_ms == 0 && job.delivered);
         match verb {
-            IdVerb::Acknowledge | IdVerb::FastAcknowledge | IdVerb::Delete => {
+            IdVerb::Acknowledge | IdVerb::FastAcknowledge | IdVerb::Delete | IdVerb::DeleteEverywhere => {
                 let known = job.state != State::Gone;
                 self.jobs[number].state = State::Gone;
                 self.settle();
