@@ -121,6 +121,12 @@ pub const INTERESTS: usize = 1 << 20;
 pub const INTERESTS_AGAIN: usize = 64;
 /// and how often that is done, milliseconds: the cost of idle consumers does not grow with their number.
 pub const INTERESTS_AGAIN_MS: u64 = 1_000;
+/// Queues in which consumers looked in vain that a home remembers,
+pub const POLLED_QUEUES: usize = 4096;
+/// how soon other nodes are asked again for each, milliseconds,
+pub const POLL_AGAIN_MS: u64 = 1_000;
+/// and for how many jobs at least.
+pub const POLL_CREDIT: u32 = 64;
 /// An imported job that nobody took goes to another node after this long, milliseconds.
 pub const EXPORT_AGAIN_MS: u64 = 1_000;
 /// Jobs that a queue exports in one step.

@@ -24,9 +24,9 @@
 //! | Transfer | source of a RETRY 0 job, target | take it, it is yours alone | TransferAnswer, until it comes |
 //! | TransferAnswer | back | taken, or refused: final | TransferRetired |
 //! | TransferRetired | source, target | the answer may be forgotten | - |
-//! | Interest | node with consumers, node | so many jobs of these queues can be taken here | - |
+//! | Interest | node with consumers, node | so many jobs of these queues can be taken here: from now on (`lasting`), or of those there are now | Import |
 //! | InterestDigest | the same | all that was said so far comes to this | InterestWanted, when it does not |
-//! | InterestWanted | back | say all of it again | Interest with `whole` |
+//! | InterestWanted | back | say all of it again | Interest |
 //! | Ask | home shard, home shard there | a command about a job or queue of that node, or a queue's pause state | Told |
 //! | Told | back, to the ticket's shard | the answer | - |
 
@@ -121,7 +121,7 @@ pub enum BusMessage {
         hop: u32,
     },
     Interest {
-        whole: bool,
+        lasting: bool,
         queues: Vec<(Blob, u32)>,
     },
     InterestDigest {

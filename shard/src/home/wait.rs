@@ -32,7 +32,7 @@ impl Home {
                     return Answer::Nothing;
                 }
                 let waiter = self.add_waiter(now, ticket, take, &places);
-                self.wait_or_drop(waiter)
+                self.wait_or_drop(now, waiter, take)
             }
             Manner::Offer => {
                 let waiter = self.add_waiter(now, ticket, take, &places);
@@ -46,7 +46,7 @@ impl Home {
                     self.forget(waiter);
                     return Answer::Error(misconf);
                 }
-                self.wait_or_drop(waiter)
+                self.wait_or_drop(now, waiter, take)
             }
         }
     }
@@ -245,7 +245,7 @@ impl Home {
             .collect()
     }
 
-    fn wait_or_drop(&mut self, waiter: u32) -> Answer {
+    fn wait_or_drop(&mut self, now: Mono, waiter: u32, take: &Take) -> Answer {
         if self.sit(waiter) {
             let Waiter { ticket, .. } = self.waiters[waiter];
             if self.waiters[waiter].lingers() {
@@ -254,6 +254,9 @@ impl Home {
             return Answer::Waiting;
         }
         self.forget(waiter);
+        if take.patience == Patience::Reserved {
+            self.looked_in_vain(now, take);
+        }
         Answer::Nothing
     }
 

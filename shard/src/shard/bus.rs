@@ -122,7 +122,7 @@ impl Shard {
                     }
                 }
             }
-            BusMessage::Interest { whole, queues } => {
+            BusMessage::Interest { lasting, queues } => {
                 let mut of_shard = vec![Vec::new(); usize::from(self.core.shards)];
                 for (queue, credit) in queues {
                     let home = Slot::of_queue(&queue).home(self.core.shards);
@@ -138,7 +138,7 @@ impl Shard {
                         to as ShardNo,
                         from,
                         epoch,
-                        BusMessage::Interest { whole, queues },
+                        BusMessage::Interest { lasting, queues },
                     );
                 }
             }

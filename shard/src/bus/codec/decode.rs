@@ -367,7 +367,7 @@ fn interest_from(payload: &ArchivedInterestPayload, parts: &mut Parts<'_>) -> Op
         queues.push((name, item.credit.to_native()));
     }
     Some(BusMessage::Interest {
-        whole: payload.whole,
+        lasting: payload.lasting,
         queues,
     })
 }

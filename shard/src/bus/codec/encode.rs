@@ -74,7 +74,7 @@ impl Encoder {
                         self.add(Kind::Delete, &Raw::Nothing, &mut sink);
                     }
                 }
-                BusMessage::Interest { whole, queues } => self.interest(*whole, queues, &mut sink),
+                BusMessage::Interest { lasting, queues } => self.interest(*lasting, queues, &mut sink),
                 message => {
                     let (kind, raw) = self.prepare(message);
                     self.add(kind, &raw, &mut sink);
@@ -84,9 +84,9 @@ impl Encoder {
         self.end_frame(&mut sink);
     }
 
-    /// A list of any length: what does not fit into one message follows as changes.
-    fn interest(&mut self, whole: bool, queues: &[(Blob, u32)], sink: &mut impl FnMut(OutFrame)) {
-        let (mut whole, mut rest) = (whole, queues);
+    /// A list of any length: what does not fit into one message follows in others.
+    fn interest(&mut self, lasting: bool, queues: &[(Blob, u32)], sink: &mut impl FnMut(OutFrame)) {
+        let mut rest = queues;
         loop {
             let mut bytes = 0;
             let fits = |(name, _): &&(Blob, u32)| {
@@ -100,9 +100,9 @@ impl Encoder {
                 credit: *credit,
             };
             let queues = now.iter().map(item).collect();
-            self.fix(&InterestPayload { queues, whole });
+            self.fix(&InterestPayload { queues, lasting });
             self.add(Kind::Interest, &Raw::Names(now), sink);
-            (whole, rest) = (false, later);
+            rest = later;
             if rest.is_empty() {
                 return;
             }

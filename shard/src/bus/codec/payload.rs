@@ -268,7 +268,7 @@ pub struct TransferRetiredPayload {
 #[derive(Archive, Serialize, Deserialize)]
 pub struct InterestPayload {
     pub queues: Vec<InterestItem>,
-    pub whole: bool,
+    pub lasting: bool,
 }
 
 #[derive(Archive, Serialize, Deserialize)]

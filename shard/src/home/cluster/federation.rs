@@ -6,7 +6,8 @@
 //!
 //! What is told is a queue's present credit, so a message that is lost or doubled does no harm for long: all is told again to a node
 //! that comes back, and a few queues at a time are told again each second, which bounds the cost of idle consumers. A queue that was
-//! imported much lately asks for more than its waiters need, so that it streams. RETRY 0 jobs stay where they are.
+//! imported much lately asks for more than its waiters need, so that it streams. A consumer that looks without waiting (NOHANG) asks for what there is
+//! at that moment, at most once a second and queue unless something comes. RETRY 0 jobs stay where they are.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +20,10 @@ use crate::clock::{Mono, Now};
 use crate::home::{Entry, Home, Job, Place};
 use crate::id::JobId;
 use crate::limits::{
-    CREDIT, EXPORT_AGAIN_MS, EXPORT_STEP, INTERESTS, INTERESTS_AGAIN, INTERESTS_AGAIN_MS, STREAM_SHARE,
+    CREDIT, EXPORT_AGAIN_MS, EXPORT_STEP, INTERESTS, INTERESTS_AGAIN, INTERESTS_AGAIN_MS, POLL_AGAIN_MS,
+    POLL_CREDIT, POLLED_QUEUES, STREAM_SHARE,
 };
+use crate::message::Take;
 use crate::structures::NONE;
 use crate::wire::Blob;
 
@@ -37,8 +40,18 @@ pub struct Federation {
     later: BTreeMap<Mono, Vec<u32>>,
     /// When some queues are told again, and from which on.
     again: Option<(Mono, u32)>,
+    /// Queues that were looked at in vain, and when other nodes are asked again.
+    polled: BTreeMap<Blob, Mono>,
     /// All queues are told to this node, from this one on.
     whole: Vec<(PeerNo, u32)>,
+}
+
+/// The first job of a queue, for a consumer elsewhere.
+enum Next {
+    Job(u32),
+    /// It came from another node a moment ago.
+    Later(Mono),
+    None,
 }
 
 impl Home {
@@ -154,8 +167,13 @@ impl Home {
         let share = credit.div_ceil(peers.len().max(1) as u32);
         for peer in peers {
             let queues = vec![(name.clone(), share)];
-            self.peers
-                .send(peer, BusMessage::Interest { whole: false, queues });
+            self.peers.send(
+                peer,
+                BusMessage::Interest {
+                    lasting: true,
+                    queues,
+                },
+            );
         }
     }
 
@@ -184,8 +202,13 @@ impl Home {
         };
         let (queues, next) = self.advertised_from(from, crate::limits::UPKEEP_STEP);
         if !queues.is_empty() {
-            self.peers
-                .send(peer, BusMessage::Interest { whole: false, queues });
+            self.peers.send(
+                peer,
+                BusMessage::Interest {
+                    lasting: true,
+                    queues,
+                },
+            );
         }
         if let Some(next) = next {
             self.federation.whole.push((peer, next));
@@ -206,8 +229,13 @@ impl Home {
             let peers: SmallVec<[PeerNo; 8]> = self.peers.reachable().map(|peer| peer.no).collect();
             for peer in peers {
                 let queues = queues.clone();
-                self.peers
-                    .send(peer, BusMessage::Interest { whole: false, queues });
+                self.peers.send(
+                    peer,
+                    BusMessage::Interest {
+                        lasting: true,
+                        queues,
+                    },
+                );
             }
         }
         let again = (now.after_ms(INTERESTS_AGAIN_MS), next.unwrap_or(0));
@@ -215,8 +243,12 @@ impl Home {
     }
 
     /// Interest: another node has consumers.
-    pub(super) fn on_interest(&mut self, from: PeerNo, queues: Vec<(Blob, u32)>) {
+    pub(super) fn on_interest(&mut self, now: Mono, from: PeerNo, lasting: bool, queues: Vec<(Blob, u32)>) {
         for (name, credit) in queues {
+            if !lasting {
+                self.export_now(now, &name, from, credit);
+                continue;
+            }
             let wanted = &mut self.federation.wanted;
             if credit > 0 && (wanted.len() < INTERESTS || wanted.contains_key(&name)) {
                 let nodes = wanted.entry(name.clone()).or_default();
@@ -243,11 +275,45 @@ impl Home {
         };
         queue.export_marked = false;
         for _ in 0..EXPORT_STEP {
+            let job = match self.next_to_export(now, key) {
+                Next::Job(job) => job,
+                Next::Later(at) => {
+                    self.federation.later.entry(at).or_default().push(key);
+                    return;
+                }
+                Next::None => return,
+            };
+            let Some(peer) = self.take_credit(key) else {
+                return;
+            };
+            self.export(now, job, peer);
+        }
+        self.may_export(key);
+    }
+
+    /// Sends what there is of a queue to a node whose consumer looked in vain.
+    fn export_now(&mut self, now: Mono, name: &Blob, to: PeerNo, credit: u32) {
+        let Some(key) = self.find_queue(name).filter(|_| self.peers.is_reachable(to)) else {
+            return;
+        };
+        for _ in 0..(credit as usize).min(EXPORT_STEP) {
+            let Next::Job(job) = self.next_to_export(now, key) else {
+                return;
+            };
+            self.export(now, job, to);
+        }
+    }
+
+    /// The first job of a queue, if it may go to another node.
+    fn next_to_export(&mut self, now: Mono, key: u32) -> Next {
+        for _ in 0..EXPORT_STEP {
             let queue = &self.stock.queues[key];
             if queue.pause.output || !queue.waiters.is_empty() || queue.busy {
-                return;
+                return Next::None;
             }
-            let Some(job) = queue.jobs.first() else { return };
+            let Some(job) = queue.jobs.first() else {
+                return Next::None;
+            };
             let Job {
                 share,
                 retry_s,
@@ -258,22 +324,46 @@ impl Home {
                 self.expire(now, job);
                 continue;
             }
-            let not_before = if share == NONE {
-                Mono::default()
-            } else {
-                self.stock.shares[share].not_before
+            let not_before = match share {
+                NONE => Mono::default(),
+                share => self.stock.shares[share].not_before,
             };
-            if retry_s == 0 {
-                return;
-            }
-            if not_before > now {
-                self.federation.later.entry(not_before).or_default().push(key);
-                return;
-            }
-            let Some(peer) = self.take_credit(key) else { return };
-            self.export(now, job, peer);
+            return match (retry_s, not_before > now) {
+                (0, _) => Next::None,
+                (_, true) => Next::Later(not_before),
+                (_, false) => Next::Job(job),
+            };
         }
-        self.may_export(key);
+        Next::None
+    }
+
+    /// A consumer that does not wait found nothing in these queues: other nodes may have something for its next try.
+    pub(in crate::home) fn looked_in_vain(&mut self, now: Mono, take: &Take) {
+        if !self.peers.any() || self.peers.leaving {
+            return;
+        }
+        for (_, name) in &take.queues {
+            let polled = &mut self.federation.polled;
+            if polled.get(name).is_some_and(|again_at| *again_at > now) {
+                continue;
+            }
+            if polled.len() >= POLLED_QUEUES {
+                polled.retain(|_, again_at| *again_at > now);
+                if polled.len() >= POLLED_QUEUES {
+                    return;
+                }
+            }
+            polled.insert(name.clone(), now.after_ms(POLL_AGAIN_MS));
+            let streamed = self
+                .find_queue(name)
+                .map_or(0, |key| self.stock.queues[key].streamed);
+            let credit = (take.count.max(POLL_CREDIT) + streamed / STREAM_SHARE).min(CREDIT);
+            let peers: SmallVec<[PeerNo; 8]> = self.peers.reachable().map(|peer| peer.no).collect();
+            for peer in peers {
+                let (lasting, queues) = (false, vec![(name.clone(), credit)]);
+                self.peers.send(peer, BusMessage::Interest { lasting, queues });
+            }
+        }
     }
 
     /// A node that can take a job of the queue: its credit is one less.
@@ -361,6 +451,8 @@ impl Home {
         match place {
             Place::Idle => {
                 self.counters.imported += 1;
+                // Who looks in vain the next time asks again at once.
+                self.federation.polled.remove(&copy.queue);
                 let of = &mut self.stock.queues[queue];
                 of.imported += 1;
                 of.stream(mono);

@@ -63,7 +63,7 @@ impl Home {
             BusMessage::Enqueue { id, delay_ms } => self.on_enqueue(now, from, id, delay_ms),
             BusMessage::Enqueued { id, taken } => self.on_enqueued(now, from, id, taken),
             BusMessage::Import { copy } => self.on_import(now, from, epoch, *copy),
-            BusMessage::Interest { queues, .. } => self.on_interest(from, queues),
+            BusMessage::Interest { lasting, queues } => self.on_interest(now.mono(), from, lasting, queues),
             BusMessage::Left { id } => self.on_left(now, from, id),
             BusMessage::Ask { ticket, request } => self.on_ask(now, from, ticket, request),
             BusMessage::Told { ticket, answer } => self.on_told(now.mono(), from, ticket, answer),

@@ -1,6 +1,8 @@
 //! Homes of several nodes, tied together by hand: every message arrives at once, unless its link is cut.
 
 use crate::bus::message::Standing;
+use std::collections::BTreeSet;
+
 use crate::bus::peers::Link;
 use crate::bus::{BusMessage, LinkNo, Peer, PeerNo, PeerState, Topology};
 use crate::clock::Now;
@@ -546,4 +548,27 @@ fn a_job_deleted_on_one_node_lives_on_the_others() {
         1,
         "{states:?}"
     );
+}
+
+#[test]
+fn a_consumer_that_does_not_wait_gets_it_at_its_next_try() {
+    let mut nodes = Nodes::new(3);
+    let ids: BTreeSet<JobId> = (0..200).map(|_| nodes.add(0, copies("q", 1)).unwrap()).collect();
+    let ask = || Request::Take(take(&["q"], 10, Manner::Deliver, Patience::Reserved));
+    let mut got = BTreeSet::new();
+    let mut in_vain = 0;
+    while got.len() < ids.len() {
+        match nodes.scenes[2].request(ask()) {
+            Answer::Jobs(jobs) => jobs.iter().for_each(|job| assert!(got.insert(job.handed.id))),
+            Answer::Nothing => in_vain += 1,
+            other => panic!("{other:?}"),
+        }
+        nodes.settle();
+        assert!(in_vain < 10);
+    }
+    assert_eq!(got, ids);
+    // Nobody keeps jobs for who does not wait.
+    let id = nodes.add(0, copies("q", 1)).unwrap();
+    nodes.pass(5_000);
+    assert_eq!(nodes.states(id), [QUEUED, None, None]);
 }
