@@ -202,8 +202,8 @@ impl Ledger {
                 }
             }
             (Kind::Jobs(verb, numbers), Reply::Error(text)) => {
-                // WORKING of what is not here, or not there any more.
-                if verb.removes() || verb.hastens() {
+                // WORKING of what is not there any more, or a node that knows of a job did not answer.
+                if verb.removes() || (verb.hastens() && self.strict) {
                     return Err(format!("{verb:?} got {text}"));
                 }
                 for number in numbers {

@@ -112,10 +112,13 @@ impl World {
         self.network.now_us
     }
 
-    /// Nodes that are up, and serve.
+    /// Nodes that serve, and know which others there are.
     pub fn up(&self) -> Vec<usize> {
         (0..self.hosts.len())
-            .filter(|&host| self.hosts[host].serving)
+            .filter(|&host| {
+                let identity = &self.network.faces[host].identity;
+                self.hosts[host].serving && identity.iter().all(Option::is_some)
+            })
             .collect()
     }
 
