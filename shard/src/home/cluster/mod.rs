@@ -3,7 +3,7 @@
 //! Reading order: `share` (what is known of the other holders) - `placement`, `replication` (copies) - `requeue` (who queues a job, and when)
 //! - `collection` (acknowledgements) - `federation` (jobs go to consumers)
 //! - `repair` (holders that are lost, and the way back after a restart) - `leaving` (all is given away) - `remote`, `answering` (commands about
-//! what other nodes have) - `pauses` (pause states across nodes).
+//!   what other nodes have) - `pauses` (pause states across nodes).
 
 mod answering;
 pub mod collection;
