@@ -73,7 +73,10 @@ impl Home {
         let stays =
             |peers: &Peers, member: &share::Member| member.confirmed && !peers.peer(member.peer).leaving;
         let confirmed = others.iter().filter(|member| stays(&self.peers, member)).count() as u16;
-        if confirmed < u16::from(replicate) && placement::next(&self.peers, &others, &id).is_some() {
+        // As many others as were asked for, or all there are.
+        let is_short =
+            confirmed < u16::from(replicate) && placement::next(&self.peers, &others, &id).is_some();
+        if is_short {
             let leaving = others.iter().filter(|member| member.confirmed).count() as u16 - confirmed;
             self.copy_beside(now, key, u16::from(replicate) + leaving);
         }
@@ -94,7 +97,7 @@ impl Home {
                 let delay_ms = self.stock.jobs[key].enters_at.since_ms(now);
                 self.peers.send(to, BusMessage::Enqueue { id, delay_ms });
             }
-            Place::Idle if confirmed >= u16::from(replicate) => self.leave_job(key),
+            Place::Idle if !is_short => self.leave_job(key),
             Place::Idle | Place::Reserved | Place::Leased | Place::Held | Place::Waiting => {}
         }
     }

@@ -514,6 +514,8 @@ fn a_node_that_leaves_gives_all_away() {
     };
     let late = nodes.add(0, delayed).unwrap();
     ids.push(nodes.add(1, copies("other", 3)).unwrap());
+    // More copies than nodes that stay.
+    ids.push(nodes.add(0, copies("many", 4)).unwrap());
     nodes.leaving = Some(0);
     let all: Vec<(usize, u64)> = (0..4).map(|node| (node, 1)).collect();
     (0..4).for_each(|node| nodes.publish(node, &all));
