@@ -80,6 +80,9 @@ impl Home {
             let leaving = others.iter().filter(|member| member.confirmed).count() as u16 - confirmed;
             self.copy_beside(now, key, u16::from(replicate) + leaving);
         }
+        let is_asked = others
+            .iter()
+            .any(|member| !member.confirmed && self.peers.is_reachable(member.peer));
         if confirmed == 0 {
             return;
         }
@@ -97,7 +100,7 @@ impl Home {
                 let delay_ms = self.stock.jobs[key].enters_at.since_ms(now);
                 self.peers.send(to, BusMessage::Enqueue { id, delay_ms });
             }
-            Place::Idle if !is_short => self.leave_job(key),
+            Place::Idle if !is_short && !is_asked => self.leave_job(key),
             Place::Idle | Place::Reserved | Place::Leased | Place::Held | Place::Waiting => {}
         }
     }
