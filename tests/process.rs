@@ -303,7 +303,7 @@ fn a_port_in_use_is_said() {
 
 #[test]
 fn a_client_port_without_a_bus_port_above_it_is_said() {
-    let (code, output) = Setup::flags("--shards 1 --port 60000").without_port().fail();
+    let (code, output) = Setup::flags("--shards 1 --port 64999").without_port().fail();
     assert_eq!(code, Some(1));
     assert!(output.contains("--bus-port"), "{output}");
     assert_no_panic(&output);

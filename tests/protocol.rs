@@ -245,7 +245,9 @@ fn node_commands(wire: &mut Wire, server: &Server) {
     let length = 40 + line.len() - "$node".len();
     wire.check("CLUSTER NODES", &format!("${length}\r\n{line}\r\n"));
     let info = "cluster_state:ok\r\ncluster_known_nodes:1\r\ncluster_reachable_nodes:0\r\ncluster_size:1\r\n\
-                cluster_stats_messages_sent:0\r\ncluster_stats_messages_received:0\r\n";
+                cluster_stats_messages_sent:0\r\ncluster_stats_messages_received:0\r\ncluster_stats_messages_ignored:0\r\n\
+                cluster_alive_nodes:0\r\ncluster_suspected_nodes:0\r\ncluster_failed_nodes:0\r\ncluster_forgotten_nodes:0\r\n\
+                cluster_meets_under_way:0\r\ncluster_meets_failed:0\r\n";
     wire.check("CLUSTER INFO", &format!("${}\r\n{info}\r\n", info.len()));
     wire.check("CLUSTER LEAVING", "+no\r\n");
     wire.check("CLUSTER FOO", "-ERR {line}\r\n");

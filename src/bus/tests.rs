@@ -131,8 +131,12 @@ async fn until<const N: usize>(mut nodes: [&mut Node; N], condition: impl Fn(&[&
     }
 }
 
-fn digest(digest: u64) -> BusMessage {
-    BusMessage::InterestDigest { digest }
+/// A small message that can be told from others.
+fn word(number: u64) -> BusMessage {
+    let mut bytes = [7; 24];
+    bytes[..8].copy_from_slice(&number.to_be_bytes());
+    let id = JobId::from_bytes(bytes);
+    BusMessage::Left { id }
 }
 
 fn job(body_bytes: usize) -> BusMessage {
@@ -179,9 +183,9 @@ fn messages_go_from_shard_to_shard() {
         assert_eq!((link, node, epoch), (LinkNo(9), id(2), 2));
         assert!(rtt_us > 0 && local.is_some_and(|ip| ip.is_loopback()) && remote == local);
 
-        a.send(9, digest(1));
+        a.send(9, word(1));
         a.send(9, job(300_000));
-        a.send(9, digest(2));
+        a.send(9, word(2));
         until([&mut a, &mut b], |[_, b]| b.received.len() == 3).await;
         let from = b.received[0].0;
         assert_eq!(
@@ -190,7 +194,7 @@ fn messages_go_from_shard_to_shard() {
         );
         assert_eq!(from.ip, local);
         let messages: Vec<_> = b.received.drain(..).map(|(_, message)| message).collect();
-        assert_eq!(messages, [digest(1), job(300_000), digest(2)]);
+        assert_eq!(messages, [word(1), job(300_000), word(2)]);
 
         let (sent, received) = (a.bus.take_traffic(), b.bus.take_traffic());
         assert_eq!((sent.messages_sent, received.messages_received), (3, 3));
@@ -208,12 +212,12 @@ fn a_connection_goes_to_the_shard_that_serves_the_dialers() {
         a.dial(1, port, None);
         until([&mut a, &mut b], |[a, b]| a.ups() == 1 && b.visitors.len() == 1).await;
         // What is sent before it is there is not lost.
-        a.send(1, digest(5));
+        a.send(1, word(5));
         let visitor = b.visitors.pop().unwrap();
         assert_eq!(visitor.shard(3), 2);
         b2.bus.adopt(visitor);
         until([&mut a, &mut b, &mut b2], |[_, _, b2]| b2.received.len() == 1).await;
-        assert_eq!(b2.received[0].1, digest(5));
+        assert_eq!(b2.received[0].1, word(5));
         assert!(b.received.is_empty());
     });
 }
@@ -239,13 +243,13 @@ fn a_connection_moves_to_another_executor() {
         until([&mut a, &mut b], |[a, b]| a.ups() == 1 && b.visitors.len() == 1).await;
         to_shard_1.send(b.visitors.pop().unwrap()).unwrap();
         for number in 0..100 {
-            a.send(1, digest(number));
+            a.send(1, word(number));
             glommio::timer::Timer::new(Duration::from_micros(100)).await;
         }
         until([&mut a, &mut b], |_| shard_1.is_finished()).await;
     });
     let received = shard_1.join().expect("all came");
-    assert_eq!(received, (0..100).map(digest).collect::<Vec<_>>());
+    assert_eq!(received, (0..100).map(word).collect::<Vec<_>>());
 }
 
 #[test]
@@ -316,16 +320,16 @@ fn a_link_comes_back_after_its_peer_died() {
         until([&mut a, &mut b], |[a, _]| a.ups() == 1).await;
         drop(b);
         until([&mut a], |[a]| !a.downs().is_empty()).await;
-        a.send(1, digest(1));
+        a.send(1, word(1));
         assert_eq!(a.bus.take_traffic().frames_dropped, 1, "lost, and counted");
         until([&mut a], |[a]| a.downs().len() > 2).await;
 
         let mut b = Node::new(2, 0, 1, "");
         b.listen(port);
         until([&mut a, &mut b], |[a, _]| a.ups() == 2).await;
-        a.send(1, digest(2));
+        a.send(1, word(2));
         until([&mut a, &mut b], |[_, b]| b.received.len() == 1).await;
-        assert_eq!(b.received[0].1, digest(2));
+        assert_eq!(b.received[0].1, word(2));
         assert!(a.bus.take_traffic().reconnects > 1);
     });
 }
@@ -371,7 +375,7 @@ fn a_new_identity_makes_all_links_anew() {
             panic!("{:?}", a.events)
         };
         assert_eq!((*node, *epoch), (id(7), 70));
-        b.send(1, digest(1));
+        b.send(1, word(1));
         until([&mut a, &mut b], |[a, _]| a.received.len() == 1).await;
         assert_eq!((a.received[0].0.node, a.received[0].0.epoch), (id(7), 70));
     });
@@ -390,7 +394,7 @@ fn nothing_is_told_of_a_link_that_was_hung_up() {
         a.bus.hang_up(LinkNo(1));
         until([&mut a, &mut b], |[_, b]| b.bus.incoming.is_empty()).await;
         assert_eq!(a.events.len(), 1);
-        a.send(1, digest(1));
+        a.send(1, word(1));
         assert_eq!(a.bus.take_traffic().messages_sent, 0);
     });
 }
@@ -514,7 +518,7 @@ fn garbage_closes_its_own_connection_and_no_other() {
         for thread in threads {
             thread.join().expect("it was closed");
         }
-        a.send(1, digest(1));
+        a.send(1, word(1));
         until([&mut a, &mut b], |[_, b]| {
             b.received.len() == 1 && b.bus.incoming.len() == 1
         })
@@ -555,7 +559,7 @@ fn a_link_that_is_dialed_twice_is_served_once() {
         let first = stranger(port, 0, |socket| assert_eq!(drain(socket), b""));
         until([&mut b], |[b]| b.bus.incoming.len() == 1).await;
         let second = stranger(port, 0, |mut socket| {
-            let mut batch = vec![digest(7)];
+            let mut batch = vec![word(7)];
             Encoder::default().encode(&mut batch, |frame| {
                 socket.write_all(&frame.chunks.concat()).unwrap();
             });

@@ -21,12 +21,7 @@
 //! | Enqueue | who placed a job elsewhere, one holder | bring it into its queue | Enqueued, until it comes |
 //! | Enqueued | back | done, or refused | - |
 //! | Import | who has a job, who has a consumer for it | take it; RETRY > 0: both hold it | Queued or Leased to all holders |
-//! | Transfer | source of a RETRY 0 job, target | take it, it is yours alone | TransferAnswer, until it comes |
-//! | TransferAnswer | back | taken, or refused: final | TransferRetired |
-//! | TransferRetired | source, target | the answer may be forgotten | - |
 //! | Interest | node with consumers, node | so many jobs of these queues can be taken here: from now on (`lasting`), or of those there are now | Import |
-//! | InterestDigest | the same | all that was said so far comes to this | InterestWanted, when it does not |
-//! | InterestWanted | back | say all of it again | Interest |
 //! | Ask | home shard, home shard there | a command about a job or queue of that node, or a queue's pause state | Told |
 //! | Told | back, to the ticket's shard | the answer | - |
 
@@ -106,29 +101,9 @@ pub enum BusMessage {
     Import {
         copy: Box<JobCopy>,
     },
-    Transfer {
-        copy: Box<JobCopy>,
-        hop: u32,
-        target_epoch: u64,
-    },
-    TransferAnswer {
-        id: JobId,
-        hop: u32,
-        taken: bool,
-    },
-    TransferRetired {
-        id: JobId,
-        hop: u32,
-    },
     Interest {
         lasting: bool,
         queues: Vec<(Blob, u32)>,
-    },
-    InterestDigest {
-        digest: u64,
-    },
-    InterestWanted {
-        shard: ShardNo,
     },
     Ask {
         ticket: Ticket,
@@ -258,7 +233,7 @@ impl BusMessage {
     /// Who handles it.
     pub fn place(&self) -> Place {
         let slot = match self {
-            Self::Copy { copy, .. } | Self::Import { copy } | Self::Transfer { copy, .. } => copy.id.slot(),
+            Self::Copy { copy, .. } | Self::Import { copy } => copy.id.slot(),
             Self::Copied { id }
             | Self::Refused { id, .. }
             | Self::Holders { id, .. }
@@ -270,14 +245,11 @@ impl BusMessage {
             | Self::Queued { id, .. }
             | Self::Left { id }
             | Self::Enqueue { id, .. }
-            | Self::Enqueued { id, .. }
-            | Self::TransferAnswer { id, .. }
-            | Self::TransferRetired { id, .. } => id.slot(),
+            | Self::Enqueued { id, .. } => id.slot(),
             Self::Ask { request, .. } => return request.place(),
-            Self::InterestWanted { shard } => return Place::Shard(*shard),
             Self::Told { ticket, .. } => return Place::Shard(ticket.shard),
             Self::Packet { .. } => return Place::Shard(0),
-            Self::Delete { .. } | Self::Interest { .. } | Self::InterestDigest { .. } => return Place::Here,
+            Self::Delete { .. } | Self::Interest { .. } => return Place::Here,
         };
         Place::Home(slot)
     }

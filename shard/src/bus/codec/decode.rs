@@ -161,25 +161,7 @@ fn read(kind: Kind, parts: &mut Parts<'_>) -> Option<BusMessage> {
         Kind::Import => BusMessage::Import {
             copy: job_from(parts.fixed()?, parts)?,
         },
-        Kind::Transfer => {
-            let payload: &ArchivedTransferPayload = parts.fixed()?;
-            BusMessage::Transfer {
-                copy: job_from(&payload.job, parts)?,
-                hop: payload.hop.to_native(),
-                target_epoch: payload.target_epoch.to_native(),
-            }
-        }
         Kind::Interest => interest_from(parts.fixed()?, parts)?,
-        Kind::InterestDigest => {
-            let payload: &ArchivedDigestPayload = parts.fixed()?;
-            let digest = payload.digest.to_native();
-            BusMessage::InterestDigest { digest }
-        }
-        Kind::InterestWanted => {
-            let payload: &ArchivedWantedPayload = parts.fixed()?;
-            let shard = payload.shard.to_native();
-            BusMessage::InterestWanted { shard }
-        }
         Kind::AskPause
         | Kind::AskIds
         | Kind::AskShow
@@ -285,21 +267,6 @@ fn about_job(kind: Kind, parts: &Parts<'_>) -> Option<BusMessage> {
             BusMessage::Enqueued {
                 id: JobId::from_bytes(payload.id),
                 taken: payload.taken,
-            }
-        }
-        Kind::TransferAnswer => {
-            let payload: &ArchivedTransferAnswerPayload = parts.fixed()?;
-            BusMessage::TransferAnswer {
-                id: JobId::from_bytes(payload.id),
-                hop: payload.hop.to_native(),
-                taken: payload.taken,
-            }
-        }
-        Kind::TransferRetired => {
-            let payload: &ArchivedTransferRetiredPayload = parts.fixed()?;
-            BusMessage::TransferRetired {
-                id: JobId::from_bytes(payload.id),
-                hop: payload.hop.to_native(),
             }
         }
         _ => unreachable!("these have a raw part"),

@@ -130,19 +130,6 @@ impl Encoder {
                 raw = Raw::Job(&copy.queue, &copy.body);
                 self.fixed(Kind::Import, &job_payload(copy))
             }
-            BusMessage::Transfer {
-                copy,
-                hop,
-                target_epoch,
-            } => {
-                raw = Raw::Job(&copy.queue, &copy.body);
-                let payload = TransferPayload {
-                    job: job_payload(copy),
-                    target_epoch: *target_epoch,
-                    hop: *hop,
-                };
-                self.fixed(Kind::Transfer, &payload)
-            }
             BusMessage::Ask { ticket, request } => return self.ask(*ticket, request),
             BusMessage::Told { ticket, answer } => return self.told(*ticket, answer),
             BusMessage::Delete { .. } | BusMessage::Interest { .. } => {
@@ -217,20 +204,6 @@ impl Encoder {
             BusMessage::Enqueued { id, taken } => {
                 let (id, taken) = (*id.as_bytes(), *taken);
                 self.fixed(Kind::Enqueued, &EnqueuedPayload { id, taken })
-            }
-            BusMessage::TransferAnswer { id, hop, taken } => {
-                let (id, hop, taken) = (*id.as_bytes(), *hop, *taken);
-                self.fixed(Kind::TransferAnswer, &TransferAnswerPayload { id, hop, taken })
-            }
-            BusMessage::TransferRetired { id, hop } => {
-                let (id, hop) = (*id.as_bytes(), *hop);
-                self.fixed(Kind::TransferRetired, &TransferRetiredPayload { id, hop })
-            }
-            BusMessage::InterestDigest { digest } => {
-                self.fixed(Kind::InterestDigest, &DigestPayload { digest: *digest })
-            }
-            BusMessage::InterestWanted { shard } => {
-                self.fixed(Kind::InterestWanted, &WantedPayload { shard: *shard })
             }
             _ => unreachable!("these have a raw part"),
         }

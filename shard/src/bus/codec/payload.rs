@@ -22,17 +22,14 @@
 //! | queued | 12 | `QueuedPayload` | |
 //! | enqueue, enqueued | 14, 15 | `EnqueuePayload`, `EnqueuedPayload` | |
 //! | import | 16 | `JobPayload` | queue, body |
-//! | transfer | 17 | `TransferPayload` | queue, body |
-//! | transfer answer, retired | 18, 19 | `TransferAnswerPayload`, `TransferRetiredPayload` | |
-//! | interest | 20 | `InterestPayload` | the names of the queues |
-//! | interest digest, wanted | 21, 22 | `DigestPayload`, `WantedPayload` | |
-//! | ask: pause | 23 | `PausePayload` | queue |
-//! | ask: ids, show, working | 24, 25, 26 | `AskIdsPayload`, `AskIdPayload` | |
-//! | ask: length, stat | 27, 28 | `TicketPayload` | queue |
-//! | told: ids, count, queue | 29, 31, 33 | `ToldIdsPayload`, `ToldCountPayload`, `ToldQueuePayload` | queue of the third |
-//! | told: job | 30 | `ToldJobPayload` | queue, body |
-//! | told: no job, no queue, not here | 34, 35, 32 | `TicketPayload` | |
-//! | told: error | 36 | `TicketPayload` | the text |
+//! | interest | 17 | `InterestPayload` | the names of the queues |
+//! | ask: pause | 18 | `PausePayload` | queue |
+//! | ask: ids, show, working | 19, 20, 21 | `AskIdsPayload`, `AskIdPayload` | |
+//! | ask: length, stat | 22, 23 | `TicketPayload` | queue |
+//! | told: ids, count, queue | 24, 26, 28 | `ToldIdsPayload`, `ToldCountPayload`, `ToldQueuePayload` | queue of the third |
+//! | told: job | 25 | `ToldJobPayload` | queue, body |
+//! | told: no job, no queue, not here | 29, 30, 27 | `TicketPayload` | |
+//! | told: error | 31 | `TicketPayload` | the text |
 //!
 //! **Changing the format.** The handshake refuses a node of another `VERSION` (`frame`), so a change of what is here raises it. rkyv's
 //! layout follows the feature flags in `Cargo.toml` and the order of the fields.
@@ -58,30 +55,25 @@ pub enum Kind {
     Enqueue = 14,
     Enqueued = 15,
     Import = 16,
-    Transfer = 17,
-    TransferAnswer = 18,
-    TransferRetired = 19,
-    Interest = 20,
-    InterestDigest = 21,
-    InterestWanted = 22,
-    AskPause = 23,
-    AskIds = 24,
-    AskShow = 25,
-    AskWorking = 26,
-    AskLength = 27,
-    AskStat = 28,
-    ToldIds = 29,
-    ToldJob = 30,
-    ToldCount = 31,
-    ToldNotHere = 32,
-    ToldQueue = 33,
-    ToldNoJob = 34,
-    ToldNoQueue = 35,
-    ToldError = 36,
+    Interest = 17,
+    AskPause = 18,
+    AskIds = 19,
+    AskShow = 20,
+    AskWorking = 21,
+    AskLength = 22,
+    AskStat = 23,
+    ToldIds = 24,
+    ToldJob = 25,
+    ToldCount = 26,
+    ToldNotHere = 27,
+    ToldQueue = 28,
+    ToldNoJob = 29,
+    ToldNoQueue = 30,
+    ToldError = 31,
 }
 
 /// All kinds, by number: the first has number 1.
-const KINDS: [Kind; 36] = {
+const KINDS: [Kind; 31] = {
     use Kind::*;
     [
         Packet,
@@ -100,12 +92,7 @@ const KINDS: [Kind; 36] = {
         Enqueue,
         Enqueued,
         Import,
-        Transfer,
-        TransferAnswer,
-        TransferRetired,
         Interest,
-        InterestDigest,
-        InterestWanted,
         AskPause,
         AskIds,
         AskShow,
@@ -184,13 +171,6 @@ pub struct CopyPayload {
 }
 
 #[derive(Archive, Serialize, Deserialize)]
-pub struct TransferPayload {
-    pub job: JobPayload,
-    pub target_epoch: u64,
-    pub hop: u32,
-}
-
-#[derive(Archive, Serialize, Deserialize)]
 pub struct IdPayload {
     pub id: Id,
 }
@@ -253,19 +233,6 @@ pub struct EnqueuedPayload {
 }
 
 #[derive(Archive, Serialize, Deserialize)]
-pub struct TransferAnswerPayload {
-    pub id: Id,
-    pub hop: u32,
-    pub taken: bool,
-}
-
-#[derive(Archive, Serialize, Deserialize)]
-pub struct TransferRetiredPayload {
-    pub id: Id,
-    pub hop: u32,
-}
-
-#[derive(Archive, Serialize, Deserialize)]
 pub struct InterestPayload {
     pub queues: Vec<InterestItem>,
     pub lasting: bool,
@@ -275,16 +242,6 @@ pub struct InterestPayload {
 pub struct InterestItem {
     pub name_bytes: u32,
     pub credit: u32,
-}
-
-#[derive(Archive, Serialize, Deserialize)]
-pub struct DigestPayload {
-    pub digest: u64,
-}
-
-#[derive(Archive, Serialize, Deserialize)]
-pub struct WantedPayload {
-    pub shard: u16,
 }
 
 #[derive(Archive, Serialize, Deserialize)]

@@ -294,19 +294,6 @@ fn messages() -> impl Strategy<Value = BusMessage> {
             .prop_map(|(id, taken)| M::Enqueued { id, taken })
             .boxed(),
         copies().prop_map(|copy| M::Import { copy }).boxed(),
-        (copies(), n(), any::<u64>())
-            .prop_map(|(copy, hop, target_epoch)| M::Transfer {
-                copy,
-                hop,
-                target_epoch,
-            })
-            .boxed(),
-        (ids(), n(), any::<bool>())
-            .prop_map(|(id, hop, taken)| M::TransferAnswer { id, hop, taken })
-            .boxed(),
-        (ids(), n())
-            .prop_map(|(id, hop)| M::TransferRetired { id, hop })
-            .boxed(),
         (any::<bool>(), vec((vec(any::<u8>(), 0..60), n()), 0..6))
             .prop_map(|(lasting, queues)| M::Interest {
                 lasting,
@@ -316,10 +303,6 @@ fn messages() -> impl Strategy<Value = BusMessage> {
                     .collect(),
             })
             .boxed(),
-        any::<u64>()
-            .prop_map(|digest| M::InterestDigest { digest })
-            .boxed(),
-        any::<u16>().prop_map(|shard| M::InterestWanted { shard }).boxed(),
         (tickets(), requests())
             .prop_map(|(ticket, request)| M::Ask { ticket, request })
             .boxed(),
@@ -494,9 +477,9 @@ fn packets_have_their_own_link() {
     let bytes = bytes_of(&encode(std::slice::from_ref(&packet)));
     assert_eq!(receive(&bytes, LinkKind::Membership), Ok(vec![packet]));
     assert_eq!(receive(&bytes, LinkKind::Data), Err(BadFrame::MessageKind(1)));
-    let other = bytes_of(&encode(&[BusMessage::InterestDigest { digest: 1 }]));
+    let other = bytes_of(&encode(&[small()]));
     let refused = receive(&other, LinkKind::Membership);
-    assert_eq!(refused, Err(BadFrame::MessageKind(Kind::InterestDigest as u8)));
+    assert_eq!(refused, Err(BadFrame::MessageKind(Kind::Left as u8)));
 }
 
 #[test]
@@ -523,7 +506,7 @@ fn what_is_wrong_is_named() {
 
 #[test]
 fn many_messages_in_one_long_frame_are_refused() {
-    let message = bytes_of(&encode(&[BusMessage::InterestDigest { digest: 1 }])).split_off(HEADER_BYTES);
+    let message = bytes_of(&encode(&[small()])).split_off(HEADER_BYTES);
     let count = BUS_BATCH_BYTES / message.len() + 1;
     assert_eq!(decode(&message.repeat(count)), Err(BadFrame::MessageLength));
     assert!(decode(&message.repeat(count - 1)).is_ok());
@@ -553,4 +536,10 @@ fn an_error_of_any_length_is_told_as_one_line() {
     let long = "é".repeat(BUS_ERROR_BYTES);
     assert_eq!(told(format!("x{long}")).len(), BUS_ERROR_BYTES - 1);
     assert_eq!(told("ERR no\r\n+OK".to_owned()), "ERR no??+OK");
+}
+
+fn small() -> BusMessage {
+    BusMessage::Left {
+        id: JobId::from_bytes([7; 24]),
+    }
 }
