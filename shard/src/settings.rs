@@ -21,7 +21,7 @@ pub use table::TABLE;
 use crate::error::CommandError;
 
 /// How far the bus port is from the client port unless `bus-port` says otherwise (as in the original).
-pub const BUS_PORT_DISTANCE: u64 = 10_000;
+pub const BUS_PORT_DISTANCE: u16 = 10_000;
 
 /// The values of all settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -178,7 +178,7 @@ impl Settings {
     pub fn bus_port(&self) -> u64 {
         match (self.bus_port, self.port) {
             (0, 0) => 0,
-            (0, port) => port + BUS_PORT_DISTANCE,
+            (0, port) => port + u64::from(BUS_PORT_DISTANCE),
             (port, _) => port,
         }
     }

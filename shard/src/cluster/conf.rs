@@ -20,6 +20,7 @@ use thiserror::Error;
 use super::record::{Ban, Bans, Record, is_host};
 use crate::id::NodeId;
 use crate::limits;
+use crate::settings::BUS_PORT_DISTANCE;
 
 /// What `nodes.conf` holds; empty before the first start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -196,7 +197,7 @@ impl Reader {
             host: host.to_owned(),
             port,
             // The original's offset; a line of our own says better.
-            bus_port: port.checked_add(10_000).unwrap_or(0),
+            bus_port: port.checked_add(BUS_PORT_DISTANCE).unwrap_or(0),
             leaving: false,
             epoch: 0,
             machine: 0,

@@ -13,12 +13,9 @@ use crate::error::CommandError;
 use crate::id::NodeId;
 use crate::node::{Change, ClusterChange};
 use crate::session::Session;
-use crate::settings;
+use crate::settings::BUS_PORT_DISTANCE;
 use crate::wire::Args;
 use crate::wire::number::parse_i64;
-
-/// How far the bus port is from the client port unless MEET says otherwise.
-const BUS_PORT_DISTANCE: u16 = settings::BUS_PORT_DISTANCE as u16;
 
 /// Grammar.
 pub fn plan(_: &Core, _: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
