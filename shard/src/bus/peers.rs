@@ -183,6 +183,11 @@ impl Peers {
         self.known.iter().map(|known| &known.peer)
     }
 
+    /// Whether a number names one of them.
+    pub fn has(&self, no: PeerNo) -> bool {
+        usize::from(no.0) < self.known.len()
+    }
+
     /// One of them.
     pub fn peer(&self, no: PeerNo) -> &Peer {
         &self.known[usize::from(no.0)].peer

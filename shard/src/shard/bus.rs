@@ -114,6 +114,13 @@ impl Shard {
     fn split(&mut self, now: Now, from: PeerNo, epoch: u64, message: BusMessage) {
         match message {
             BusMessage::Delete { ids } => {
+                // With as many shards there as here all of it belongs to this one.
+                if ids
+                    .iter()
+                    .all(|id| id.slot().home(self.core.shards) == self.core.shard)
+                {
+                    return self.bus_message(now, from, epoch, BusMessage::Delete { ids });
+                }
                 for to in 0..self.core.shards {
                     let is_of = |id: &&crate::id::JobId| id.slot().home(self.core.shards) == to;
                     let ids: Vec<_> = ids.iter().filter(is_of).copied().collect();
@@ -148,8 +155,8 @@ impl Shard {
 
     /// A message for this shard.
     pub(super) fn bus_message(&mut self, now: Now, from: PeerNo, epoch: u64, message: BusMessage) {
-        // A shard may have a later topology than the one that received this.
-        if usize::from(from.0) >= self.core.home.peers.all().count() {
+        // The shard that received this may have a later topology than this one.
+        if !self.core.home.peers.has(from) {
             return;
         }
         self.core.home.bus(now, from, epoch, message);
