@@ -9,7 +9,7 @@
 //! imported much lately asks for more than its waiters need, so that it streams. A consumer that looks without waiting (NOHANG) asks for what there is
 //! at that moment, at most once a second and queue unless something comes. RETRY 0 jobs stay where they are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use smallvec::SmallVec;
 
@@ -17,11 +17,12 @@ use super::share;
 use crate::bus::message::{JobCopy, Refusal};
 use crate::bus::{BusMessage, PeerNo, PeerState};
 use crate::clock::{Mono, Now};
+use crate::home::stock::Stock;
 use crate::home::{Entry, Home, Job, Place};
 use crate::id::JobId;
 use crate::limits::{
     CREDIT, EXPORT_AGAIN_MS, EXPORT_STEP, INTERESTS, INTERESTS_AGAIN, INTERESTS_AGAIN_MS, POLL_AGAIN_MS,
-    POLL_CREDIT, POLLED_QUEUES, STREAM_SHARE,
+    POLL_CREDIT, POLLED_QUEUES, SCAN_STEP, STREAM_SHARE,
 };
 use crate::message::Take;
 use crate::structures::NONE;
@@ -36,22 +37,14 @@ pub struct Federation {
     to_tell: Vec<u32>,
     /// Queues from which jobs may go.
     to_export: Vec<u32>,
-    /// Queues whose first job was imported a moment ago: when they are looked at again.
-    later: BTreeMap<Mono, Vec<u32>>,
+    /// Queues with jobs that were imported a moment ago: when they are looked at again.
+    later: BTreeSet<(Mono, u32)>,
     /// When some queues are told again, and from which on.
     again: Option<(Mono, u32)>,
     /// Queues that were looked at in vain, and when other nodes are asked again.
     polled: BTreeMap<Blob, Mono>,
     /// All queues are told to this node, from this one on.
     whole: Vec<(PeerNo, u32)>,
-}
-
-/// The first job of a queue, for a consumer elsewhere.
-enum Next {
-    Job(u32),
-    /// It came from another node a moment ago.
-    Later(Mono),
-    None,
 }
 
 impl Home {
@@ -110,7 +103,7 @@ impl Home {
         if has_more {
             return Some(Mono::default());
         }
-        let later = federation.later.keys().next().copied();
+        let later = federation.later.first().map(|(at, _)| *at);
         later.into_iter().chain(federation.again.map(|(at, _)| at)).min()
     }
 
@@ -121,14 +114,12 @@ impl Home {
         }
         self.step_whole();
         self.tell_again(now);
-        while let Some((&at, _)) = self.federation.later.first_key_value()
+        while let Some(&(at, queue)) = self.federation.later.first()
             && at <= now
         {
-            let (_, queues) = self.federation.later.pop_first().expect("it was there");
-            for queue in queues {
-                if self.stock.queues.0.get(queue).is_some() {
-                    self.may_export(queue);
-                }
+            self.federation.later.pop_first();
+            if self.stock.queues.0.get(queue).is_some() {
+                self.may_export(queue);
             }
         }
         for queue in std::mem::take(&mut self.federation.to_export) {
@@ -274,21 +265,19 @@ impl Home {
             return;
         };
         queue.export_marked = false;
-        for _ in 0..EXPORT_STEP {
-            let job = match self.next_to_export(now, key) {
-                Next::Job(job) => job,
-                Next::Later(at) => {
-                    self.federation.later.entry(at).or_default().push(key);
-                    return;
-                }
-                Next::None => return,
-            };
+        let (jobs, later) = self.exportable(now, key, EXPORT_STEP);
+        let goes_on = jobs.len() == EXPORT_STEP;
+        for job in jobs {
             let Some(peer) = self.take_credit(key) else {
                 return;
             };
             self.export(now, job, peer);
         }
-        self.may_export(key);
+        if goes_on {
+            self.may_export(key);
+        } else if let Some(at) = later {
+            self.federation.later.insert((at, key));
+        }
     }
 
     /// Sends what there is of a queue to a node whose consumer looked in vain.
@@ -296,45 +285,43 @@ impl Home {
         let Some(key) = self.find_queue(name).filter(|_| self.peers.is_reachable(to)) else {
             return;
         };
-        for _ in 0..(credit as usize).min(EXPORT_STEP) {
-            let Next::Job(job) = self.next_to_export(now, key) else {
-                return;
-            };
-            self.export(now, job, to);
-        }
+        let (jobs, _) = self.exportable(now, key, (credit as usize).min(EXPORT_STEP));
+        jobs.into_iter().for_each(|job| self.export(now, job, to));
     }
 
-    /// The first job of a queue, if it may go to another node.
-    fn next_to_export(&mut self, now: Mono, key: u32) -> Next {
-        for _ in 0..EXPORT_STEP {
-            let queue = &self.stock.queues[key];
-            if queue.pause.output || !queue.waiters.is_empty() || queue.busy {
-                return Next::None;
-            }
-            let Some(job) = queue.jobs.first() else {
-                return Next::None;
-            };
+    /// The first jobs of a queue that may go to another node, at most so many, and when more may. Those that stay are passed over, up to
+    /// a bound: RETRY 0, whose life is over, that came from another node a moment ago.
+    fn exportable(&self, now: Mono, key: u32, most: usize) -> (Vec<u32>, Option<Mono>) {
+        let Stock {
+            jobs, queues, shares, ..
+        } = &self.stock;
+        let queue = &queues[key];
+        let (mut found, mut later) = (Vec::new(), None);
+        if queue.pause.output || !queue.waiters.is_empty() || queue.busy {
+            return (found, later);
+        }
+        for job in queue.jobs.iter(jobs).take(SCAN_STEP) {
             let Job {
-                share,
-                retry_s,
-                expires_at,
-                ..
-            } = self.stock.jobs[job];
-            if expires_at <= now {
-                self.expire(now, job);
+                share, expires_at, ..
+            } = jobs[job];
+            if jobs[job].at_most_once() || expires_at <= now {
                 continue;
             }
-            let not_before = match share {
-                NONE => Mono::default(),
-                share => self.stock.shares[share].not_before,
+            let not_before = if share == NONE {
+                now
+            } else {
+                shares[share].not_before
             };
-            return match (retry_s, not_before > now) {
-                (0, _) => Next::None,
-                (_, true) => Next::Later(not_before),
-                (_, false) => Next::Job(job),
-            };
+            if not_before > now {
+                later = Some(later.map_or(not_before, |at: Mono| at.min(not_before)));
+                continue;
+            }
+            found.push(job);
+            if found.len() == most {
+                break;
+            }
         }
-        Next::None
+        (found, later)
     }
 
     /// A consumer that does not wait found nothing in these queues: other nodes may have something for its next try.
@@ -368,8 +355,7 @@ impl Home {
 
     /// A node that can take a job of the queue: its credit is one less.
     fn take_credit(&mut self, queue: u32) -> Option<PeerNo> {
-        let name = self.stock.queues[queue].name.clone();
-        let nodes = self.federation.wanted.get_mut(&name)?;
+        let nodes = self.federation.wanted.get_mut(&self.stock.queues[queue].name)?;
         let peers = &self.peers;
         let at = nodes
             .iter()

@@ -9,7 +9,7 @@ use crate::clock::Now;
 use crate::commands::view::JobState;
 use crate::commands::{AddJob, IdVerb, Request};
 use crate::error::CommandError;
-use crate::home::testing::{Scene, job, take};
+use crate::home::testing::{Scene, job, once, take};
 use crate::id::{JobId, NodeId};
 use crate::message::{Answer, Manner, Patience, Ticket};
 
@@ -573,4 +573,17 @@ fn a_consumer_that_does_not_wait_gets_it_at_its_next_try() {
     let id = nodes.add(0, copies("q", 1)).unwrap();
     nodes.pass(5_000);
     assert_eq!(nodes.states(id), [QUEUED, None, None]);
+}
+
+#[test]
+fn what_stays_holds_up_nothing_behind_it() {
+    let mut nodes = Nodes::new(2);
+    for _ in 0..20 {
+        nodes.scenes[0].add_with(once("q", "stays"));
+    }
+    let id = nodes.add(0, copies("q", 1)).unwrap();
+    let ticket = nodes.scenes[1].wait(&["q"], 1, Manner::Deliver, Patience::Jobs);
+    nodes.settle();
+    assert_eq!(nodes.scenes[1].late_jobs(ticket)[0].handed.id, id);
+    assert_eq!(nodes.scenes[0].length("q"), 20);
 }
