@@ -54,7 +54,11 @@ pub struct AddJob {
 pub fn plan(core: &Core, _session: &Session, args: &Args<'_>) -> Result<Plan, CommandError> {
     // A node that leaves gives its own copy away.
     let here = u16::from(!core.home.peers.leaving);
-    let terms = check(args, here + core.home.peers.reachable_count())?;
+    let nodes = Nodes {
+        reachable: here + core.home.peers.reachable_count(),
+        least: core.home.min_replicate,
+    };
+    let terms = check(args, nodes)?;
     Ok(Plan::Home {
         slot: Slot::of_queue(&args[1]),
         request: Request::Add(terms.of_job(args)),
@@ -104,8 +108,16 @@ impl Terms {
     }
 }
 
-/// `reachable`: nodes that can take a copy, this one included.
-fn check(args: &Args<'_>, reachable: u16) -> Result<Terms, CommandError> {
+/// What limits the number of copies.
+#[derive(Clone, Copy)]
+struct Nodes {
+    /// Nodes that can take a copy, this one included.
+    reachable: u16,
+    /// Copies below which no default is lowered (`min-replicate`).
+    least: u16,
+}
+
+fn check(args: &Args<'_>, nodes: Nodes) -> Result<Terms, CommandError> {
     let options = parse_options(args)?;
     let timeout_ms = parse_i64(&args[3]).ok_or(CommandError::NotAnInteger)?;
     let timeout_ms = u64::try_from(timeout_ms).map_err(|_| CommandError::other("timeout is negative"))?;
@@ -124,8 +136,11 @@ fn check(args: &Args<'_>, reachable: u16) -> Result<Terms, CommandError> {
         ));
     }
     let default = if retry_s == 0 { 1 } else { DEFAULT_REPLICATE };
-    let replicate = options.replicate.unwrap_or(default.min(reachable).max(1));
-    if replicate > reachable {
+    let replicate = options.replicate.unwrap_or(match retry_s {
+        0 => default,
+        _ => default.min(nodes.reachable).max(nodes.least),
+    });
+    if replicate > nodes.reachable {
         return Err(CommandError::NotEnoughNodes);
     }
     Ok(Terms {
@@ -243,7 +258,7 @@ mod tests {
     use crate::commands::testing::with_args;
 
     fn parse(args: &Args<'_>, reachable: u16) -> Result<AddJob, CommandError> {
-        check(args, reachable).map(|terms| terms.of_job(args))
+        check(args, Nodes { reachable, least: 1 }).map(|terms| terms.of_job(args))
     }
 
     fn parse_words(options: &str) -> Result<AddJob, CommandError> {
@@ -338,6 +353,21 @@ mod tests {
             "delay before reachable nodes"
         );
         assert_eq!(parse_words("0 REPLICATE 3"), Err(CommandError::NotEnoughNodes));
+    }
+
+    #[test]
+    fn no_default_goes_below_the_least_number_of_copies() {
+        let copies = |words: &[&str], reachable, least| {
+            with_args(words, |args| check(&args, Nodes { reachable, least })).map(|terms| terms.replicate)
+        };
+        let plain = ["ADDJOB", "q", "b", "0"];
+        assert_eq!(copies(&plain, 1, 2), Err(CommandError::NotEnoughNodes));
+        assert_eq!(copies(&plain, 2, 2), Ok(2));
+        assert_eq!(copies(&plain, 9, 5), Ok(5));
+        let given = ["ADDJOB", "q", "b", "0", "REPLICATE", "1"];
+        assert_eq!(copies(&given, 1, 2), Ok(1), "what is asked for counts");
+        let once = ["ADDJOB", "q", "b", "0", "RETRY", "0"];
+        assert_eq!(copies(&once, 1, 2), Ok(1));
     }
 
     #[test]
