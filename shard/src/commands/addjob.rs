@@ -8,7 +8,7 @@ use super::{Plan, Request};
 use crate::clock::{Mono, Now, SECOND_MS};
 use crate::core::Core;
 use crate::error::CommandError;
-use crate::home::{CopyTerms, Home, Job, Place, Queue, copies_kept};
+use crate::home::{CopyTerms, Home, Job, Marks, Place, Queue, copies_kept};
 use crate::limits::{MAX_SECONDS, MAX_TIMEOUT_MS};
 use crate::message::{Answer, Ticket};
 use crate::session::Session;
@@ -236,7 +236,7 @@ pub(crate) fn apply(home: &mut Home, now: Now, ticket: Ticket, queue: Option<u32
         replicate: copies_kept(add.replicate),
         place: Place::Idle,
         delivered: false,
-        entered_before: false,
+        marks: Marks::default(),
     });
     let leaves = home.peers.leaving && add.retry_s > 0;
     if add.replicate > 1 || leaves {

@@ -1,5 +1,7 @@
 //! All that must hold between two calls, looked at one by one: for tests and simulation, since it walks everything.
 
+use std::collections::BTreeMap;
+
 use super::cluster::collection::ACK_BYTES;
 use super::cluster::share::SHARE_BYTES;
 use super::stock::Stock;
@@ -54,6 +56,7 @@ impl Home {
                 job.id
             );
         }
+        self.check_counted();
         for (at, maps) in slots.iter().enumerate() {
             assert!(maps.jobs.is_empty() || (at as u16 * shards + shard) < crate::slot::SLOTS);
         }
@@ -61,6 +64,25 @@ impl Home {
             slots.iter().map(|maps| maps.jobs.len()).sum::<usize>(),
             jobs.0.len()
         );
+    }
+
+    /// No segment of the log is taken for dead in which a job lives.
+    fn check_counted(&self) {
+        let Some(log) = self.log() else { return };
+        let mut living = BTreeMap::new();
+        for (_, job) in self.stock.jobs.0.iter_from(0, u32::MAX) {
+            if job.marks.counted()
+                && let Some((segment, counted)) = log.counted_with(job.ctime)
+            {
+                living.entry(segment).or_insert((0, counted)).0 += 1;
+            }
+        }
+        for (segment, (there, counted)) in living {
+            assert!(
+                there <= counted,
+                "segment {segment}: {there} jobs live, {counted} are counted"
+            );
+        }
     }
 
     fn check_queues(&self) {

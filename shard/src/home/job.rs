@@ -91,8 +91,46 @@ pub struct Job {
     pub place: Place,
     /// Handed out, and that was not undone.
     pub delivered: bool,
+    /// What else is to be remembered.
+    pub marks: Marks,
+}
+
+/// Facts about a job, a bit each.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Marks(u8);
+
+impl Marks {
+    const ENTERED_BEFORE: u8 = 1;
+    const COUNTED: u8 = 2;
+
+    /// Those of a copy from another node: it was in its queue there.
+    pub fn copied() -> Self {
+        Self(Self::ENTERED_BEFORE)
+    }
+
     /// Its next entering of the queue is an additional delivery.
-    pub entered_before: bool,
+    pub fn entered_before(self) -> bool {
+        self.0 & Self::ENTERED_BEFORE != 0
+    }
+
+    /// The log counts it among what lives of the segment it was added to.
+    pub fn counted(self) -> bool {
+        self.0 & Self::COUNTED != 0
+    }
+
+    /// Sets or clears [`entered_before`](Self::entered_before).
+    pub fn set_entered_before(&mut self, on: bool) {
+        self.set(Self::ENTERED_BEFORE, on);
+    }
+
+    /// Sets or clears [`counted`](Self::counted).
+    pub fn set_counted(&mut self, on: bool) {
+        self.set(Self::COUNTED, on);
+    }
+
+    fn set(&mut self, bit: u8, on: bool) {
+        self.0 = if on { self.0 | bit } else { self.0 & !bit };
+    }
 }
 
 impl Job {

@@ -168,14 +168,24 @@ impl Journal {
         self.log.is_some()
     }
 
-    pub fn added(&mut self, job: &Job, key: u32, queue: &Blob, holders: &[Holder]) {
+    /// A job of this shard's own is added. Whether it is to be told when the job's life ends ([`ended`](Self::ended)).
+    pub fn added(&mut self, job: &Job, key: u32, queue: &Blob, holders: &[Holder]) -> bool {
         let Some(log) = self.log.as_mut().filter(|_| !self.stopped) else {
-            return;
+            return false;
         };
-        if let Ok(position) = log.append_added(&job_ref(job, queue, self.now, holders)) {
+        let appended = log.append_added(&job_ref(job, queue, self.now, holders), true);
+        if let Ok(position) = appended {
             let ctime = job.ctime;
             self.fresh.push_back(Fresh { ctime, position, key });
             self.must_be_safe(position);
+        }
+        appended.is_ok()
+    }
+
+    /// The life of a job is over that the log counts.
+    pub fn ended(&mut self, ctime: u64) {
+        if let Some(log) = &mut self.log {
+            log.ended(ctime);
         }
     }
 
@@ -184,7 +194,7 @@ impl Journal {
         let Some(log) = self.log.as_mut().filter(|_| !self.stopped) else {
             return;
         };
-        if let Ok(position) = log.append_added(&job_ref(job, queue, self.now, holders)) {
+        if let Ok(position) = log.append_added(&job_ref(job, queue, self.now, holders), false) {
             let ctime = job.ctime;
             self.copies.insert(key, position);
             self.fresh_copies.push_back(Fresh { ctime, position, key });

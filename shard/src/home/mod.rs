@@ -41,7 +41,7 @@ use ahash::RandomState;
 
 pub(crate) use cluster::replication::Terms as CopyTerms;
 pub use counters::{Counters, Gauges};
-pub(crate) use job::{Job, Place, copies_kept};
+pub(crate) use job::{Job, Marks, Place, copies_kept};
 pub use journal::{Held, Turn, thresholds};
 pub(crate) use moves::Entry;
 pub(crate) use queue::Queue;

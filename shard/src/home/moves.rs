@@ -50,8 +50,9 @@ impl Home {
         }
         let job = &self.stock.jobs[key];
         let holders = self.holders_on_record(job);
-        self.journal
-            .added(job, key, &self.stock.queues[job.queue].name, &holders);
+        let queue = &self.stock.queues[job.queue].name;
+        let counted = self.journal.added(job, key, queue, &holders);
+        self.stock.jobs[key].marks.set_counted(counted);
     }
 
     /// Brings an active job into its queue, and serves the next waiter.
@@ -66,7 +67,7 @@ impl Home {
         let queue = &mut queues[job.queue];
         match entry {
             Entry::Nack => job.nacks = job.nacks.saturating_add(1),
-            Entry::Plain | Entry::Asked if job.entered_before => {
+            Entry::Plain | Entry::Asked if job.marks.entered_before() => {
                 job.additional_deliveries = job.additional_deliveries.saturating_add(1);
             }
             Entry::New | Entry::Copied | Entry::Imported | Entry::Plain | Entry::Asked | Entry::Undone => {}
@@ -75,7 +76,7 @@ impl Home {
             queue.jobs_in += 1;
             queue.touched_at = now;
         }
-        job.entered_before = true;
+        job.marks.set_entered_before(true);
         job.enters_at = Mono::NEVER;
         job.place = Place::Queued;
         let queue_key = job.queue;
@@ -165,7 +166,7 @@ impl Home {
         queue.jobs_out = queue.jobs_out.saturating_sub(1);
         self.counters.undelivered_returned += 1;
         if queue.pause.input {
-            job.entered_before = false;
+            job.marks.set_entered_before(false);
             self.keep_back(key);
             self.journal.brought_back(&self.stock.jobs[key]);
         } else {

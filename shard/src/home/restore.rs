@@ -2,7 +2,7 @@
 //!
 //! Nothing is written, nobody is served. What fell due while the node was down is due at once, by its timer.
 
-use super::job::{Job, copies_kept};
+use super::job::{Job, Marks, copies_kept};
 use super::stock::Stock;
 use super::{Home, Place};
 use crate::clock::{Mono, Now, SECOND_MS};
@@ -122,7 +122,7 @@ impl Home {
             replicate: copies_kept(image.replicate),
             place: Place::Idle,
             delivered: false,
-            entered_before: false,
+            marks: Marks::default(),
         });
         self.restore_state(now, key, &image.state);
     }
@@ -143,7 +143,7 @@ impl Home {
         job.additional_deliveries = change.additional_deliveries;
         job.deliveries = change.deliveries;
         job.delivered = change.delivered;
-        job.entered_before = change.entered_before;
+        job.marks.set_entered_before(change.entered_before);
         let queue = &mut queues[job.queue];
         match change.place {
             KeptPlace::Idle => {}

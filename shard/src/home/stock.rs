@@ -316,6 +316,9 @@ impl Home {
         slots[map].jobs.remove(jobs[key].id.scan_hash(), key);
         let job = jobs.0.remove(key);
         assert!(!job.links.is_linked(), "a discarded job is in no list");
+        if job.marks.counted() {
+            self.journal.ended(job.ctime);
+        }
         if let Some(timer) = job.timer {
             timers.cancel(timer);
         }

@@ -134,6 +134,8 @@ impl Group {
 #[derive(Debug)]
 pub struct Prepared<'a> {
     kind: Kind,
+    /// It may be the whole image of something that lives: compaction has to look at it.
+    is_image: bool,
     fixed: SmallVec<[u8; SMALL_FIXED_BYTES]>,
     name: &'a Blob,
     body: &'a Blob,
@@ -146,7 +148,10 @@ impl<'a> Prepared<'a> {
                 let changes = changes.iter().map(change_payload).collect();
                 Self::fixed(Kind::State, &StatePayload { changes })
             }
-            Group::Acked { ids, holders } => Self::fixed(Kind::Acked, &acked_payload(ids, holders)),
+            Group::Acked { ids, holders } => Self {
+                is_image: !holders.is_empty(),
+                ..Self::fixed(Kind::Acked, &acked_payload(ids, holders))
+            },
             Group::Holders { ids, holders } => Self::fixed(Kind::Holders, &acked_payload(ids, holders)),
             Group::Gone(ids) => {
                 let ids = ids.iter().map(|id| *id.as_bytes()).collect();
@@ -206,8 +211,13 @@ impl<'a> Prepared<'a> {
 
     fn of_fixed(kind: Kind, fixed: SmallVec<[u8; SMALL_FIXED_BYTES]>) -> Self {
         assert!(fixed.len().is_multiple_of(4) && fixed.len() / 4 <= usize::from(u16::MAX));
+        let is_image = !matches!(
+            kind,
+            Kind::State | Kind::Holders | Kind::Gone | Kind::Meta | Kind::Flushed
+        );
         Self {
             kind,
+            is_image,
             fixed,
             name: &Blob::EMPTY,
             body: &Blob::EMPTY,
@@ -218,6 +228,11 @@ impl<'a> Prepared<'a> {
         let bytes = (HEADER_BYTES + self.fixed.len() + self.name.len() + self.body.len()) as u64;
         assert!(bytes <= MAX_RECORD_BYTES, "requests are smaller than that");
         bytes
+    }
+
+    /// Whether it may be the whole image of something that lives.
+    pub fn is_image(&self) -> bool {
+        self.is_image
     }
 
     /// Bytes it takes on disk.

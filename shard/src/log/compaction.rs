@@ -1,7 +1,8 @@
 //! The circle: the oldest segment gives way, again and again, so that the log stays in proportion to what lives.
 //!
 //! ```text
-//! idle -> reading: for each whole image in the segment, ask once; what lives is appended as a snapshot, whole
+//! idle -> reading: for each whole image in the segment, ask; what lives is appended once, as a snapshot, whole.
+//!         A segment of which it is known that nothing in it lives is not read
 //!      -> waiting: a meta record says that the next segment is the lowest; all of it durable, nobody reads the segment
 //!      -> unlinking -> syncing the folder -> idle
 //! ```
@@ -299,17 +300,16 @@ impl Compaction {
         )
     }
 
-    fn begin(&mut self, writer: &Writer, live: &impl Live) -> bool {
+    fn begin(&mut self, writer: &mut Writer, live: &impl Live) -> bool {
+        self.forced.take_if(|up_to| writer.oldest_number() > *up_to);
         let oldest = writer.oldest_sealed();
-        if self
-            .forced
-            .is_some_and(|up_to| oldest.is_none_or(|oldest| oldest.number > up_to))
-        {
-            self.forced = None;
-        }
         let live_bytes = live.live_bytes();
         let Some(segment) = oldest else { return false };
         if !(self.forced.is_some() || self.goes_on(live_bytes, segment.number, writer)) {
+            return false;
+        }
+        if segment.is_dead() {
+            self.end_reading(segment.number, writer);
             return false;
         }
         self.phase = Phase::Reading(Box::new(Reading {
@@ -320,6 +320,12 @@ impl Compaction {
             asked: BTreeSet::new(),
         }));
         true
+    }
+
+    /// All that lives of it stands in later segments.
+    fn end_reading(&mut self, segment: u64, writer: &mut Writer) {
+        let position = writer.raise_lowest(writer.number_behind(segment));
+        self.phase = Phase::Waiting { segment, position };
     }
 
     /// Whether another segment helps. A circle that went through all of the log and left it too large is not followed by another: what
@@ -391,8 +397,7 @@ impl Compaction {
             }
             Ok(Progress::Whole) => {
                 let segment = reading.segment.number;
-                let position = writer.raise_lowest(writer.number_behind(segment));
-                self.phase = Phase::Waiting { segment, position };
+                self.end_reading(segment, writer);
             }
             Ok(Progress::Broken) => return Err(self.give_up(writer, "it is damaged")),
             // Not even the reserve has room: acknowledgements make some, or somebody does.
@@ -458,10 +463,11 @@ impl Reading {
                 if self.asked.contains(&key) {
                     continue;
                 }
+                // What is dead stays dead: it may be asked for again.
                 if let Some(snapshot) = live.snapshot(&key) {
                     writer.append(&snapshot)?;
+                    self.asked.insert(key);
                 }
-                self.asked.insert(key);
             }
             self.skip(bytes);
             if writer.log_bytes() - log_bytes > STEP_BYTES {

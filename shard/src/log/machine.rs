@@ -55,9 +55,20 @@ impl Log {
         self.writer.append(entry)
     }
 
-    /// Takes an `Entry::Added` whose parts stay where they are.
-    pub fn append_added(&mut self, job: &JobRef<'_>) -> Result<Position, Misconf> {
-        self.writer.append_added(job)
+    /// Takes an `Entry::Added` whose parts stay where they are. A job that `counts` is one of this shard's own, newer than all before; the
+    /// caller tells its end ([`ended`](Self::ended)).
+    pub fn append_added(&mut self, job: &JobRef<'_>, counts: bool) -> Result<Position, Misconf> {
+        self.writer.append_added(job, counts)
+    }
+
+    /// A job that was counted lives no more: a segment in which nothing lives goes without being read.
+    pub fn ended(&mut self, ctime: u64) {
+        self.writer.ended(ctime);
+    }
+
+    /// The segment in which the image of a counted job of this creation stamp stands, and how many it counts; for tests.
+    pub fn counted_with(&self, ctime: u64) -> Option<(u64, u32)> {
+        self.writer.counted_with(ctime)
     }
 
     /// Why an entry could not be taken at present: asked before a command changes anything.

@@ -54,6 +54,12 @@ pub struct Segment {
     synced: (u64, Position),
     sealed: bool,
     ready: bool,
+    /// Jobs whose only image stands here, and which live.
+    living: u32,
+    /// Those have creation stamps above the first and up to the second of these.
+    stamps: (u64, u64),
+    /// There are other images in it, and nobody counts what lives of those.
+    uncounted: bool,
 }
 
 impl Segment {
@@ -70,10 +76,13 @@ impl Segment {
             synced: all,
             sealed: true,
             ready: true,
+            living: 0,
+            stamps: (0, 0),
+            uncounted: true,
         }
     }
 
-    fn new(spare: Spare, base: u64) -> Self {
+    fn new(spare: Spare, base: u64, last_stamp: u64) -> Self {
         let none = (base, Position(0));
         Self {
             number: spare.number,
@@ -85,7 +94,15 @@ impl Segment {
             synced: none,
             sealed: false,
             ready: spare.ready,
+            living: 0,
+            stamps: (last_stamp, last_stamp),
+            uncounted: false,
         }
+    }
+
+    /// Whether nothing of what stands in it lives.
+    pub fn is_dead(&self) -> bool {
+        self.living == 0 && !self.uncounted
     }
 
     fn room(&self) -> u64 {
@@ -156,6 +173,8 @@ pub struct Writer {
     writing: Option<(u64, Batch)>,
     syncing: Option<Syncing>,
     appended: Position,
+    /// Creation stamp of the last job that was counted.
+    last_stamp: u64,
     written: Position,
     /// Place and position up to which everything is synced.
     durable: (u64, Position),
@@ -201,6 +220,7 @@ impl Writer {
             writing: None,
             syncing: None,
             appended: Position(1),
+            last_stamp: 0,
             written: Position(0),
             durable: (start.place, Position(0)),
             wanted: Position(1),
@@ -236,8 +256,9 @@ impl Writer {
         Ok(self.enter(entry))
     }
 
-    /// Takes an `Entry::Added` whose parts stay where they are.
-    pub fn append_added(&mut self, job: &JobRef<'_>) -> Result<Position, Misconf> {
+    /// Takes an `Entry::Added` whose parts stay where they are. A job that `counts` is one of this shard's own, newer than all before; the
+    /// caller tells its end ([`ended`](Self::ended)).
+    pub fn append_added(&mut self, job: &JobRef<'_>, counts: bool) -> Result<Position, Misconf> {
         assert!(!self.meta.stopped, "nothing follows an orderly stop");
         let raw_bytes = job.queue.len() + job.body.len() + 28 * job.holders.len();
         if let Some(misconf) = self.refuses_raw(false, raw_bytes) {
@@ -248,7 +269,43 @@ impl Writer {
         let position = Position(self.appended.0 + 1);
         self.place_record(&Prepared::job(Kind::Added, job), position, position);
         self.appended = position;
+        let active = self.segments.back_mut().expect("there is one from the start");
+        if counts {
+            assert!(
+                job.ctime > self.last_stamp,
+                "a shard's own jobs come in their order"
+            );
+            if active.stamps.0 == active.stamps.1 {
+                active.stamps.0 = job.ctime - 1;
+            }
+            active.stamps.1 = job.ctime;
+            active.living += 1;
+            self.last_stamp = job.ctime;
+        } else {
+            active.uncounted = true;
+        }
         Ok(position)
+    }
+
+    /// A job that was counted lives no more. One whose image stands elsewhere by now is counted nowhere.
+    pub fn ended(&mut self, ctime: u64) {
+        if let Some(at) = self.segment_with(ctime) {
+            let segment = &mut self.segments[at];
+            assert!(segment.living > 0, "a job ends once");
+            segment.living -= 1;
+        }
+    }
+
+    /// The segment with the image of a counted job, and how many it counts.
+    pub fn counted_with(&self, ctime: u64) -> Option<(u64, u32)> {
+        let segment = &self.segments[self.segment_with(ctime)?];
+        Some((segment.number, segment.living))
+    }
+
+    fn segment_with(&self, ctime: u64) -> Option<usize> {
+        let at = self.segments.partition_point(|segment| segment.stamps.1 < ctime);
+        let segment = self.segments.get(at)?;
+        (segment.stamps.0 < ctime).then_some(at)
     }
 
     /// Why an entry cannot be taken at present.
@@ -353,6 +410,11 @@ impl Writer {
         let mut behind = self.segments.iter().filter(|segment| segment.number > number);
         let needed = |segment: &&Segment| !segment.sealed || segment.end > segment.base;
         behind.find(needed).map(|segment| segment.number)
+    }
+
+    /// Number of the oldest segment.
+    pub fn oldest_number(&self) -> u64 {
+        self.segments.front().expect("there is one from the start").number
     }
 
     /// The oldest segment, when nothing is written to it any more.

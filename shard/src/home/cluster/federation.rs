@@ -376,7 +376,7 @@ impl Home {
         let job = &mut self.stock.jobs[key];
         job.enters_at = now.after_ms(grace_ms);
         // Should it come back in vain, that was no delivery.
-        job.entered_before = false;
+        job.marks.set_entered_before(false);
         let (id, queue) = (job.id, job.queue);
         self.stock.queues[queue].jobs_out += 1;
         self.stock.queues[queue].touched_at = now;

@@ -143,7 +143,7 @@ impl Home {
             let Job { share, place, .. } = self.stock.jobs[key];
             if place == Place::Idle && share != NONE && !self.stock.shares[share].mine {
                 let delay_ms = delay_ms.min(MAX_SECONDS * 1000);
-                self.stock.jobs[key].entered_before = false;
+                self.stock.jobs[key].marks.set_entered_before(false);
                 self.new_deadline(now.mono(), key, now.mono().after_ms(delay_ms), true);
                 self.journal.noted(&self.stock.jobs[key]);
             }

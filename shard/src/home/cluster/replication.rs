@@ -14,7 +14,7 @@ use crate::bus::message::{JobCopy, Refusal};
 use crate::bus::{BusMessage, PeerNo};
 use crate::clock::{Mono, Now, SECOND_MS};
 use crate::error::CommandError;
-use crate::home::job::{JOB_BYTES, Job, copies_kept};
+use crate::home::job::{JOB_BYTES, Job, Marks, copies_kept};
 use crate::home::{Entry, Home, Place};
 use crate::id::JobId;
 use crate::limits::{COPIES_OVERDRAFT_BYTES, COPY_AGAIN_MAX_MS, COPY_AGAIN_MS, LEFT, MAX_SECONDS};
@@ -418,7 +418,7 @@ impl Home {
             replicate: copies_kept(copy.replicate),
             place: Place::Idle,
             delivered: false,
-            entered_before: true,
+            marks: Marks::copied(),
         });
         self.counters.copies_taken += 1;
         Ok(Some(key))

@@ -189,7 +189,7 @@ pub(super) fn change(job: &Job, now: Now) -> StateChange {
         additional_deliveries: job.additional_deliveries,
         deliveries: job.deliveries,
         delivered: job.delivered,
-        entered_before: job.entered_before,
+        entered_before: job.marks.entered_before(),
     }
 }
 

@@ -14,7 +14,7 @@ impl Writer {
             self.close_group();
             match Group::start(entry) {
                 Some(group) => self.group = Some((group, position)),
-                None => self.place_record(&Prepared::entry(entry), position, position),
+                None => self.place_image(&Prepared::entry(entry), position, position),
             }
         }
         self.appended = position;
@@ -33,7 +33,7 @@ impl Writer {
 
     pub(super) fn close_group(&mut self) {
         if let Some((group, first)) = self.group.take() {
-            self.place_record(&Prepared::group(&group), first, self.appended);
+            self.place_image(&Prepared::group(&group), first, self.appended);
         }
     }
 
@@ -41,6 +41,12 @@ impl Writer {
         self.group
             .as_ref()
             .map_or(0, |(group, _)| Prepared::group(group).padded_bytes())
+    }
+
+    fn place_image(&mut self, prepared: &Prepared, first: Position, last: Position) {
+        self.place_record(prepared, first, last);
+        let active = self.segments.back_mut().expect("the record stands in it");
+        active.uncounted |= prepared.is_image();
     }
 
     pub(super) fn place_record(&mut self, prepared: &Prepared, first: Position, last: Position) {
@@ -110,7 +116,8 @@ impl Writer {
             }
         };
         self.spares.retain(|other| other.number != spare.number);
-        self.segments.push_back(Segment::new(spare, base));
+        self.segments
+            .push_back(Segment::new(spare, base, self.last_stamp));
     }
 
     pub(super) fn create(&mut self, file_bytes: u64, replaces: Vec<u64>, first: bool) -> Spare {
