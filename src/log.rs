@@ -4,7 +4,8 @@
 //! about that, and no byte of a record is understood. Before the shards start, [`boot`] finds out what the data folder
 //! holds; then [`Files`] performs their tasks. The data folder is the working folder of the process.
 //!
-//! Reading order: `boot` - `lock` - `files`, `repair`, `generations` (tasks) - `handles` (open segments) - `system` (calls).
+//! Reading order: `boot` - `lock` - `files`, `repair`, `generations` (tasks) - `handles` (open segments) - `window` (segments in memory) -
+//! `system` (calls).
 
 mod boot;
 mod files;
@@ -13,6 +14,7 @@ mod handles;
 mod lock;
 mod repair;
 mod system;
+mod window;
 
 #[cfg(test)]
 mod boot_tests;
@@ -22,6 +24,6 @@ mod files_tests;
 pub(crate) mod test_folder;
 
 pub use boot::{LogError, boot};
-pub use files::Files;
+pub use files::{Files, Next};
 pub use handles::MOST_OPEN;
 pub use lock::FolderLock;

@@ -45,6 +45,8 @@ const OUTPUT_BYTES: usize = 256 << 10;
 const UNSENT_HIGH_BYTES: usize = 64 << 10;
 /// Rounds of output in one turn: what was sent may let a session go on, which gives output again.
 const OUTPUT_ROUNDS: usize = 4;
+/// Rounds of the log in one turn.
+const LOG_ROUNDS: usize = 4;
 /// How soon to look again while a channel of the mesh is full.
 const MESH_RETRY_US: u64 = 200;
 /// How long a stopped shard may take to write what is on its way.
@@ -136,6 +138,8 @@ pub struct Worker {
     dirty: Vec<SessionId>,
     effects: Vec<Effect>,
     chunks: Vec<Bytes>,
+    /// A write of the log was over as soon as it was asked for.
+    wrote_at_once: bool,
     /// A batch of the bus.
     bus_batch: Vec<BusMessage>,
     /// When the shard stopped; writing goes on until then at the latest.
@@ -194,6 +198,7 @@ impl Worker {
             dirty: Vec::new(),
             effects: Vec::new(),
             chunks: Vec::new(),
+            wrote_at_once: false,
             bus_batch: Vec::new(),
             ends_at_us: None,
         }
@@ -219,7 +224,7 @@ impl Worker {
         self.take_net();
         let now = self.clock.now();
         self.net.expire(now.mono_us);
-        self.step(now, Input::Tick);
+        self.tick(now);
         for _ in 0..OUTPUT_ROUNDS {
             self.write_output();
             self.tell_sent(now);
@@ -229,6 +234,17 @@ impl Worker {
         }
         self.send_bus();
         self.send_batches();
+    }
+
+    /// What was written at once lets sessions go on, which gives the log something to write again: that goes out with the same turn.
+    fn tick(&mut self, now: Now) {
+        for _ in 0..LOG_ROUNDS {
+            self.wrote_at_once = false;
+            self.step(now, Input::Tick);
+            if !self.wrote_at_once {
+                break;
+            }
+        }
     }
 
     fn take_mesh(&mut self) {

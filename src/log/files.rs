@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use shard::log::{Action, Current, DiskTask, Done, FileName, IoError, LogFolder};
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::generations;
-use super::handles::{Handles, Key};
+use super::handles::{Handles, Key, Stored, Wanted};
 use super::lock::FolderLock;
 use super::system::{allocate, create_new, failed, read_at, show, sync_folder, unless_gone, write_chunks};
+use super::window::Map;
 
 /// The log's files, as a shard sees them.
 #[derive(Clone, Debug)]
@@ -54,6 +55,40 @@ impl Files {
         Ok(Done::Done)
     }
 
+    /// Performs a task that needs no thread that may wait: a write into a segment's window. `None`: it was not performed.
+    pub fn perform_at_once(&self, task: &DiskTask) -> Option<Next> {
+        let DiskTask::Segment(
+            folder,
+            Action::Write {
+                segment,
+                offset,
+                chunks,
+            },
+        ) = task
+        else {
+            return None;
+        };
+        let key = key(*folder, *segment);
+        match self.lock_handles().store(key, *offset, chunks) {
+            Stored::No => None,
+            Stored::Yes => Some(Next::Nothing),
+            Stored::NearItsEnd => Some(Next::Prepare(Ahead::behind(key, *offset, chunks))),
+        }
+    }
+
+    /// Prepares what stands behind a write for those to come; it may wait for the disk. Without it they go the long way, so no failure is an error.
+    pub fn prepare(&self, Ahead { key, offset, written }: Ahead) {
+        let Some(wanted) = self.lock_handles().wants_window(key, written) else {
+            return;
+        };
+        let ready = make_ready(&wanted, offset).unwrap_or_else(|error| {
+            debug!("no part of segment {:016x} is mapped: {error}", key.segment);
+            None
+        });
+        let unused = self.lock_handles().opened(key, &wanted, ready);
+        drop(unused);
+    }
+
     fn act(&self, folder: LogFolder, action: Action) -> Result<Done, IoError> {
         match action {
             Action::Create {
@@ -76,6 +111,7 @@ impl Files {
                 self.write(folder, segment, "write", |file| {
                     write_chunks(file, offset, &chunks)
                 })?;
+                self.prepare(Ahead::behind(key(folder, segment), offset, &chunks));
             }
             Action::Sync { segment } => self.sync(folder, segment, File::sync_data)?,
             Action::Read {
@@ -122,7 +158,8 @@ impl Files {
     ) -> Result<(), IoError> {
         let (key, path) = (key(folder, segment), self.path(folder, segment));
         let opened = self.lock_handles().for_write(key, &path);
-        let file = opened.map_err(failed("open", &path))?;
+        let (file, window) = opened.map_err(failed("open", &path))?;
+        drop(window);
         let written = write(&file);
         self.lock_handles().wrote(key);
         written.map_err(failed(what, &path))
@@ -136,7 +173,8 @@ impl Files {
     ) -> Result<(), IoError> {
         let (key, path) = (key(folder, segment), self.path(folder, segment));
         let opened = self.lock_handles().for_sync(key, &path);
-        let (file, covered) = opened.map_err(failed("open", &path))?;
+        let (file, covered, window) = opened.map_err(failed("open", &path))?;
+        drop(window);
         sync(&file).map_err(failed("sync", &path))?;
         self.lock_handles().synced(key, covered);
         Ok(())
@@ -169,6 +207,48 @@ impl Files {
     fn lock_handles(&self) -> MutexGuard<'_, Handles> {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What follows a write that was made at once.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing.
+    Nothing,
+    /// [`Files::prepare`], on a thread that may wait.
+    Prepare(Ahead),
+}
+
+/// Where a segment is written next.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ahead {
+    key: Key,
+    offset: u64,
+    /// Bytes of the last write.
+    written: u64,
+}
+
+impl Ahead {
+    fn behind(key: Key, offset: u64, chunks: &[Bytes]) -> Self {
+        let written = chunks.iter().map(|chunk| chunk.len() as u64).sum();
+        Self {
+            key,
+            offset: offset + written,
+            written,
+        }
+    }
+}
+
+/// A map with pages that are ready, and where those begin and end.
+fn make_ready(wanted: &Wanted, offset: u64) -> io::Result<Option<(Arc<Map>, u64, u64)>> {
+    let (map, from) = match &wanted.behind {
+        Some((map, end)) => (Arc::clone(map), *end),
+        None => match Map::new(&wanted.file, offset)? {
+            Some(map) => (Arc::new(map), offset),
+            None => return Ok(None),
+        },
+    };
+    let end = map.prepare(from, wanted.bytes)?;
+    Ok(Some((map, from, end)))
 }
 
 fn key(folder: LogFolder, segment: u64) -> Key {

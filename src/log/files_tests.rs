@@ -8,7 +8,7 @@ use shard::log::{
     Action, Current, DiskTask, Done, IoError, LogFolder, RepairStep, SwitchStep, switch_off, switch_plan,
 };
 
-use super::files::Files;
+use super::files::{Files, Next};
 use super::lock::FolderLock;
 use super::system::{allocate, failed, write_chunks, write_zeros};
 use super::test_folder::TestFolder;
@@ -415,4 +415,81 @@ fn a_task_belongs_to_the_folder_of_its_time() {
     assert_eq!(a.names("gen-1"), ["shard-002-0000000000000002.log"]);
     assert_eq!(b.names("gen-1"), ["shard-002-0000000000000001.log"]);
     assert_eq!(b.names(""), ["LOCK", "gen-1"]);
+}
+
+/// Writes at once if that is possible, as a shard does; whether it was.
+fn write_soon(files: &Files, segment: u64, offset: u64, bytes: &'static [u8]) -> bool {
+    let action = Action::Write {
+        segment,
+        offset,
+        chunks: vec![Bytes::from_static(bytes)],
+    };
+    let task = DiskTask::Segment(FOLDER, action);
+    match files.perform_at_once(&task) {
+        Some(Next::Prepare(ahead)) => files.prepare(ahead),
+        Some(Next::Nothing) => {}
+        None => {
+            files.perform(task).unwrap();
+            return false;
+        }
+    }
+    true
+}
+
+#[test]
+fn writes_that_follow_one_another_are_made_at_once_until_a_sync() {
+    let (folder, files) = generation();
+    create(&files, 1, 1 << 20, &[]).unwrap();
+    let mut expected = HEADER.to_vec();
+    for round in 0..3 {
+        let mut at_once = 0;
+        for _ in 0..40 {
+            let offset = expected.len() as u64;
+            at_once += u32::from(write_soon(&files, 1, offset, b"a record of some bytes"));
+            expected.extend_from_slice(b"a record of some bytes");
+        }
+        assert!(
+            at_once == 36 || at_once == 0,
+            "round {round}: {at_once} (0: no such file system)"
+        );
+        act(&files, Action::Sync { segment: 1 }).unwrap();
+        assert!(folder.read(SEGMENT_1).starts_with(&expected));
+    }
+    let read = read(&files, 1, 64, expected.len() as u64 - 64);
+    assert_eq!(&*read, &expected[64..]);
+}
+
+#[test]
+fn with_a_sync_behind_each_write_none_is_made_at_once() {
+    let (_folder, files) = generation();
+    create(&files, 1, 1 << 20, &[]).unwrap();
+    for record in 0..20 {
+        assert!(!write_soon(&files, 1, 64 + 8 * record, b"8 bytes."));
+        act(&files, Action::Sync { segment: 1 }).unwrap();
+    }
+}
+
+#[test]
+fn a_segment_is_written_to_its_last_byte_whatever_is_mapped() {
+    let (folder, files) = generation();
+    create(&files, 1, 10_000, &[]).unwrap();
+    let mut expected = HEADER.to_vec();
+    while expected.len() < 9_990 {
+        write_soon(&files, 1, expected.len() as u64, b"6bytes");
+        expected.extend_from_slice(b"6bytes");
+    }
+    let mut file = folder.read(SEGMENT_1);
+    file.truncate(expected.len());
+    assert_eq!(file, expected);
+    act(&files, Action::Unlink { segment: 1 }).unwrap();
+    let task = DiskTask::Segment(
+        FOLDER,
+        Action::Write {
+            segment: 1,
+            offset: 64,
+            chunks: vec![Bytes::from_static(b"gone")],
+        },
+    );
+    assert_eq!(files.perform_at_once(&task), None);
+    assert!(files.perform(task).is_err());
 }

@@ -10,7 +10,10 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use shard::log::LogFolder;
+
+use super::window::{Map, Window};
 
 /// Segments without unsynced writes that stay open: a segment that is written, the spares, and one that is read.
 const MOST_CLEAN: usize = 6;
@@ -19,6 +22,16 @@ pub const MOST_OPEN: u64 = MOST_CLEAN as u64 + 2 + 3;
 
 /// Segments that were replaced and may be in the making: far more than a shard has asked for at any time.
 const MOST_REPLACED: usize = 256;
+
+/// Writes since a sync began from which on a window is worth its making: where syncs follow closely, it would be closed before it served.
+const WRITES_BEFORE_WINDOW: u64 = 4;
+/// Bytes of the first window after a sync. Each further one is twice as long, so that a sync never finds much more that was prepared than was
+/// written.
+const FIRST_WINDOW_BYTES: u64 = 32 << 10;
+/// Writes like the last one that a window has room for.
+const WRITES_PER_WINDOW: u64 = 4;
+/// Bytes of the longest window, but for long writes.
+const LONGEST_WINDOW_BYTES: u64 = 1 << 20;
 
 /// Which segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +58,39 @@ struct Handle {
     ended: u64,
     /// As many of them are covered by a sync.
     synced: u64,
+    /// What a shard may write itself.
+    window: Option<Window>,
+    /// Bytes of the next window.
+    window_bytes: u64,
+    /// A window is being opened.
+    is_opening: bool,
+    /// Writes that were begun when the last sync was.
+    before_sync: u64,
+    /// Syncs that were begun.
+    syncs: u64,
+}
+
+/// What became of a write that was to be made at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// It lies in no window.
+    No,
+    /// It is made.
+    Yes,
+    /// The same, and most of what is ready is used up: more is to be made ready.
+    NearItsEnd,
+}
+
+/// Pages that are to be made ready.
+#[derive(Debug)]
+pub struct Wanted {
+    /// Of this file.
+    pub file: Arc<File>,
+    /// Where they begin, if a window is there already: its map, and its end.
+    pub behind: Option<(Arc<Map>, u64)>,
+    /// So many bytes.
+    pub bytes: u64,
+    syncs: u64,
 }
 
 /// Which writes a sync covers.
@@ -58,31 +104,96 @@ impl Handles {
         Ok(Arc::clone(&handle.file))
     }
 
-    /// Its file, for a write, whose end is told by [`wrote`](Self::wrote): it stays open until a sync covers that.
-    pub fn for_write(&mut self, key: Key, path: &Path) -> io::Result<Arc<File>> {
+    /// Its file, for a write, whose end is told by [`wrote`](Self::wrote): it stays open until a sync covers that. Its window is to be closed.
+    pub fn for_write(&mut self, key: Key, path: &Path) -> io::Result<(Arc<File>, Option<Window>)> {
         let handle = self.handle(key, path)?;
         handle.begun += 1;
-        Ok(Arc::clone(&handle.file))
+        Ok((Arc::clone(&handle.file), handle.window.take()))
+    }
+
+    /// Writes into the segment's window, if it has one there.
+    pub fn store(&mut self, key: Key, offset: u64, chunks: &[Bytes]) -> Stored {
+        let Some(handle) = self.find(key) else {
+            return Stored::No;
+        };
+        let Some(window) = &mut handle.window else {
+            return Stored::No;
+        };
+        if !window.store(offset, chunks) {
+            return Stored::No;
+        }
+        handle.begun += 1;
+        handle.ended += 1;
+        let left = window.map().1 - offset;
+        if handle.is_opening || left > handle.window_bytes / 4 {
+            Stored::Yes
+        } else {
+            Stored::NearItsEnd
+        }
+    }
+
+    /// What is to be made ready behind a write of so many bytes that has ended, if that is worth it. [`opened`](Self::opened) follows.
+    pub fn wants_window(&mut self, key: Key, written: u64) -> Option<Wanted> {
+        let handle = self.find(key)?;
+        let is_worth_it = handle.begun - handle.before_sync >= WRITES_BEFORE_WINDOW;
+        if handle.is_opening || !is_worth_it {
+            return None;
+        }
+        let bytes = handle.window_bytes.max(WRITES_PER_WINDOW * written);
+        handle.window_bytes = (2 * bytes).min(LONGEST_WINDOW_BYTES);
+        handle.is_opening = true;
+        let behind = handle.window.as_ref().map(Window::map);
+        Some(Wanted {
+            file: Arc::clone(&handle.file),
+            behind: behind.map(|(map, end)| (Arc::clone(map), end)),
+            bytes,
+            syncs: handle.syncs,
+        })
+    }
+
+    /// Its pages are ready, from some offset to another, if they could be made ready. Gives back what is to be closed: when a sync came meanwhile,
+    /// all of it.
+    pub fn opened(
+        &mut self,
+        key: Key,
+        wanted: &Wanted,
+        ready: Option<(Arc<Map>, u64, u64)>,
+    ) -> Option<Arc<Map>> {
+        let handle = self.find(key)?;
+        handle.is_opening = false;
+        let (map, from, end) = ready?;
+        if handle.syncs != wanted.syncs {
+            return Some(map);
+        }
+        match &mut handle.window {
+            Some(window) if Arc::ptr_eq(window.map().0, &map) => window.extend(end),
+            window => *window = Some(Window::new(map, from, end)),
+        }
+        None
     }
 
     /// A write has ended, well or not.
     pub fn wrote(&mut self, key: Key) {
-        if let Some(handle) = self.open.iter_mut().find(|handle| handle.key == key) {
+        if let Some(handle) = self.find(key) {
             handle.ended += 1;
         }
     }
 
-    /// Its file, for a sync. A write that is under way is not covered; neither are those before it then, for simplicity's sake.
-    pub fn for_sync(&mut self, key: Key, path: &Path) -> io::Result<(Arc<File>, Covered)> {
+    /// Its file, for a sync. A write that is under way is not covered; neither are those before it then, for simplicity's sake. Its window is to
+    /// be closed before the sync.
+    pub fn for_sync(&mut self, key: Key, path: &Path) -> io::Result<(Arc<File>, Covered, Option<Window>)> {
         let handle = self.handle(key, path)?;
+        handle.syncs += 1;
+        handle.before_sync = handle.begun;
+        handle.window_bytes = FIRST_WINDOW_BYTES;
         let is_quiet = handle.ended == handle.begun;
         let covered = if is_quiet { handle.begun } else { handle.synced };
-        Ok((Arc::clone(&handle.file), Covered(covered)))
+        Ok((Arc::clone(&handle.file), Covered(covered), handle.window.take()))
     }
 
     /// A sync succeeded.
     pub fn synced(&mut self, key: Key, covered: Covered) {
-        if let Some(handle) = self.open.iter_mut().find(|handle| handle.key == key) {
+        if let Some(handle) = self.find(key) {
             handle.synced = handle.synced.max(covered.0);
         }
         self.close_some();
@@ -129,6 +240,11 @@ impl Handles {
         Ok(self.open.last_mut().expect("it was put there just now"))
     }
 
+    fn find(&mut self, key: Key) -> Option<&mut Handle> {
+        // The one that is written was used last.
+        self.open.iter_mut().rev().find(|handle| handle.key == key)
+    }
+
     fn push(&mut self, key: Key, file: File) {
         self.open.push(Handle {
             key,
@@ -136,6 +252,11 @@ impl Handles {
             begun: 0,
             ended: 0,
             synced: 0,
+            window: None,
+            window_bytes: FIRST_WINDOW_BYTES,
+            is_opening: false,
+            before_sync: 0,
+            syncs: 0,
         });
     }
 
@@ -205,7 +326,7 @@ mod tests {
             }
         };
         let sync = |handles: &mut Handles| {
-            let (_, covered) = handles.for_sync(key(1), &path(1)).unwrap();
+            let (_, covered, _) = handles.for_sync(key(1), &path(1)).unwrap();
             handles.synced(key(1), covered);
         };
         sync(&mut handles);
@@ -216,7 +337,7 @@ mod tests {
             "a write under way is not covered"
         );
         handles.wrote(key(1));
-        let (_, covered) = handles.for_sync(key(1), &path(1)).unwrap();
+        let (_, covered, _) = handles.for_sync(key(1), &path(1)).unwrap();
         handles.for_write(key(1), &path(1)).unwrap();
         handles.wrote(key(1));
         handles.synced(key(1), covered);

@@ -4,12 +4,13 @@ use std::path::Path;
 
 use shard::clock::Now;
 use shard::error::CommandError;
-use shard::input::{ConnectionId, Effect, Question, Told};
-use shard::log::DiskTask;
+use shard::input::{ConnectionId, Effect, Input, Question, Told};
+use shard::log::{DiskTask, Done};
 use shard::message::Ticket;
 use tracing::warn;
 
 use super::{Post, STOP_FLUSH_US, Worker};
+use crate::log::Next;
 use crate::mesh::Envelope;
 use crate::net::Arrival;
 use crate::{process, telemetry};
@@ -65,7 +66,7 @@ impl Worker {
             }
             Effect::HangUp { link } => self.bus.hang_up(link),
             Effect::SaveNodes { text } => self.save_nodes(text),
-            Effect::Disk { id, task } => self.perform_task(id, task),
+            Effect::Disk { id, task } => self.perform_task(now, id, task),
             Effect::Die { why } => telemetry::die(&why),
             Effect::Crash => std::process::abort(),
         }
@@ -132,9 +133,23 @@ impl Worker {
         .detach();
     }
 
-    /// Does something with the log's files on a thread for blocking calls, beside all else. A shard that has stopped has seen the
-    /// ends of all its tasks.
-    fn perform_task(&self, id: u64, task: DiskTask) {
+    /// Does something with the log's files: at once when it waits for nothing, else on a thread for blocking calls, beside all else. A shard that
+    /// has stopped has seen the ends of all its tasks.
+    fn perform_task(&mut self, now: Now, id: u64, task: DiskTask) {
+        if let Some(next) = self.files.perform_at_once(&task) {
+            if let Next::Prepare(ahead) = next {
+                let files = self.files.clone();
+                glommio::spawn_local(async move {
+                    glommio::executor()
+                        .spawn_blocking(move || files.prepare(ahead))
+                        .await;
+                })
+                .detach();
+            }
+            let result = Ok(Done::Done);
+            self.wrote_at_once = true;
+            return self.shard.handle(now, Input::Disk { id, result });
+        }
         let (files, posts) = (self.files.at_present(), self.posts.clone());
         glommio::spawn_local(async move {
             let result = glommio::executor()
