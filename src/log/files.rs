@@ -18,6 +18,9 @@ use super::lock::FolderLock;
 use super::system::{allocate, create_new, failed, read_at, show, sync_folder, unless_gone, write_chunks};
 use super::window::Map;
 
+/// Bytes of a segment's header: its first record stands behind it.
+const HEADER_BYTES: u64 = 64;
+
 /// The log's files, as a shard sees them.
 #[derive(Clone, Debug)]
 pub struct Files {
@@ -78,15 +81,26 @@ impl Files {
 
     /// Prepares what stands behind a write for those to come; it may wait for the disk. Without it they go the long way, so no failure is an error.
     pub fn prepare(&self, Ahead { key, offset, written }: Ahead) {
-        let Some(wanted) = self.lock_handles().wants_window(key, written) else {
-            return;
-        };
-        let ready = make_ready(&wanted, offset).unwrap_or_else(|error| {
+        let wanted = self.lock_handles().wants_window(key, written);
+        let Some(wanted) = wanted else { return };
+        if self.make_ready(key, &wanted, offset) {
+            let next = self.lock_handles().wants_next(key);
+            if let Some((next, wanted)) = next {
+                self.make_ready(next, &wanted, HEADER_BYTES);
+            }
+        }
+    }
+
+    /// Makes pages ready; whether they are the last ones of the segment.
+    fn make_ready(&self, key: Key, wanted: &Wanted, offset: u64) -> bool {
+        let ready = ready(wanted, offset).unwrap_or_else(|error| {
             debug!("no part of segment {:016x} is mapped: {error}", key.segment);
             None
         });
-        let unused = self.lock_handles().opened(key, &wanted, ready);
+        let is_last = ready.as_ref().is_some_and(|(map, _, end)| *end == map.end());
+        let unused = self.lock_handles().opened(key, wanted, ready);
         drop(unused);
+        is_last
     }
 
     fn act(&self, folder: LogFolder, action: Action) -> Result<Done, IoError> {
@@ -125,7 +139,13 @@ impl Files {
         Ok(Done::Done)
     }
 
-    fn create(&self, folder: LogFolder, segment: u64, bytes: u64, header: &[u8; 64]) -> Result<(), IoError> {
+    fn create(
+        &self,
+        folder: LogFolder,
+        segment: u64,
+        bytes: u64,
+        header: &[u8; HEADER_BYTES as usize],
+    ) -> Result<(), IoError> {
         self.unlink(folder, segment)?;
         let path = self.path(folder, segment);
         let file = create_new(&path).map_err(failed("create", &path))?;
@@ -239,7 +259,7 @@ impl Ahead {
 }
 
 /// A map with pages that are ready, and where those begin and end.
-fn make_ready(wanted: &Wanted, offset: u64) -> io::Result<Option<(Arc<Map>, u64, u64)>> {
+fn ready(wanted: &Wanted, offset: u64) -> io::Result<Option<(Arc<Map>, u64, u64)>> {
     let (map, from) = match &wanted.behind {
         Some((map, end)) => (Arc::clone(map), *end),
         None => match Map::new(&wanted.file, offset)? {
@@ -255,7 +275,7 @@ fn key(folder: LogFolder, segment: u64) -> Key {
     Key { folder, segment }
 }
 
-fn fill_header(file: &File, header: &[u8; 64]) -> io::Result<()> {
+fn fill_header(file: &File, header: &[u8; HEADER_BYTES as usize]) -> io::Result<()> {
     use std::os::unix::fs::FileExt;
     file.write_all_at(header, 0)?;
     file.sync_all()

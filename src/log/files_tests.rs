@@ -493,3 +493,18 @@ fn a_segment_is_written_to_its_last_byte_whatever_is_mapped() {
     assert_eq!(files.perform_at_once(&task), None);
     assert!(files.perform(task).is_err());
 }
+
+#[test]
+fn a_segment_that_is_written_at_once_is_followed_by_one_that_is_from_its_first_record_on() {
+    let (_folder, files) = generation();
+    create(&files, 1, 64 << 10, &[]).unwrap();
+    create(&files, 2, 64 << 10, &[]).unwrap();
+    let (mut offset, mut at_once) = (64, 0);
+    while offset < (64 << 10) - 16 {
+        at_once += u32::from(write_soon(&files, 1, offset, b"sixteen bytes..."));
+        offset += 16;
+    }
+    let first = write_soon(&files, 2, 64, b"the first record");
+    assert_eq!(first, at_once > 0, "0: no such file system");
+    assert_eq!(&*read(&files, 2, 64, 16), b"the first record");
+}

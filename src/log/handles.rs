@@ -124,8 +124,9 @@ impl Handles {
         }
         handle.begun += 1;
         handle.ended += 1;
-        let left = window.map().1 - offset;
-        if handle.is_opening || left > handle.window_bytes / 4 {
+        let (map, end) = window.map();
+        let is_last = end == map.end();
+        if is_last || handle.is_opening || end - offset > handle.window_bytes / 4 {
             Stored::Yes
         } else {
             Stored::NearItsEnd
@@ -149,6 +150,28 @@ impl Handles {
             bytes,
             syncs: handle.syncs,
         })
+    }
+
+    /// The segment that is written behind this one, and what is to be made ready at its start: when this one is written without threads, its
+    /// successor is to be as well, from its first record on. [`opened`](Self::opened) follows.
+    pub fn wants_next(&mut self, key: Key) -> Option<(Key, Wanted)> {
+        let behind = |handle: &&mut Handle| {
+            handle.key.folder == key.folder && handle.key.segment > key.segment && handle.begun == 0
+        };
+        let next = self.open.iter_mut().filter(behind);
+        let next = next.min_by_key(|handle| handle.key.segment)?;
+        if next.window.is_some() || next.is_opening {
+            return None;
+        }
+        next.is_opening = true;
+        next.window_bytes = LONGEST_WINDOW_BYTES;
+        let wanted = Wanted {
+            file: Arc::clone(&next.file),
+            behind: None,
+            bytes: LONGEST_WINDOW_BYTES,
+            syncs: next.syncs,
+        };
+        Some((next.key, wanted))
     }
 
     /// Its pages are ready, from some offset to another, if they could be made ready. Gives back what is to be closed: when a sync came meanwhile,

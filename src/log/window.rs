@@ -67,7 +67,7 @@ impl Map {
     }
 
     /// Where in the file it ends.
-    fn end(&self) -> u64 {
+    pub fn end(&self) -> u64 {
         self.offset + self.bytes as u64
     }
 

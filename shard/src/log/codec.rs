@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 use thiserror::Error;
 
 use super::record::*;
+use super::together::{self, Together};
 use crate::commands::view::PauseState;
 use crate::id::JobId;
 use crate::wire::Blob;
@@ -87,9 +88,23 @@ pub enum Group {
     Acked { ids: Vec<JobId>, holders: Vec<Holder> },
     Holders { ids: Vec<JobId>, holders: Vec<Holder> },
     Gone(Vec<JobId>),
+    Added(Together),
 }
 
 impl Group {
+    /// Takes a job in that was just added, if it goes into the same record, and that into so many bytes.
+    pub fn take_job(&mut self, job: &JobRef<'_>, room: u64) -> bool {
+        match self {
+            Self::Added(together) => together.most_bytes_with(job) <= room && together.take(job),
+            _ => false,
+        }
+    }
+
+    /// Starts a group with a job that was just added, if such jobs have groups.
+    pub fn start_job(job: &JobRef<'_>) -> Option<Self> {
+        Together::start(job).map(Self::Added)
+    }
+
     /// Takes an entry in, if it goes into the same record.
     pub fn take(&mut self, entry: &Entry) -> bool {
         match (self, entry) {
@@ -139,24 +154,27 @@ pub struct Prepared<'a> {
     fixed: SmallVec<[u8; SMALL_FIXED_BYTES]>,
     name: &'a Blob,
     body: &'a Blob,
+    /// What else is raw.
+    raw: &'a [u8],
 }
 
 impl<'a> Prepared<'a> {
-    pub fn group(group: &Group) -> Self {
+    pub fn group(group: &'a Group) -> Self {
         match group {
             Group::Changes(changes) => {
                 let changes = changes.iter().map(change_payload).collect();
                 Self::fixed(Kind::State, &StatePayload { changes })
             }
-            Group::Acked { ids, holders } => Self {
-                is_image: !holders.is_empty(),
-                ..Self::fixed(Kind::Acked, &acked_payload(ids, holders))
-            },
-            Group::Holders { ids, holders } => Self::fixed(Kind::Holders, &acked_payload(ids, holders)),
+            Group::Acked { ids, holders } => Self::acked(Kind::Acked, ids, holders),
+            Group::Holders { ids, holders } => Self::acked(Kind::Holders, ids, holders),
             Group::Gone(ids) => {
                 let ids = ids.iter().map(|id| *id.as_bytes()).collect();
                 Self::fixed(Kind::Gone, &GonePayload { ids })
             }
+            Group::Added(together) => Self {
+                raw: together.raw(),
+                ..Self::fixed(Kind::Together, together.payload())
+            },
         }
     }
 
@@ -168,11 +186,18 @@ impl<'a> Prepared<'a> {
                 name: &image.name,
                 ..Self::fixed(kind, &queue_payload(image))
             },
-            Entry::AckedSnapshot(image) => Self::fixed(kind, &acked_payload(&[image.id], &image.holders)),
+            Entry::AckedSnapshot(image) => Self::acked(kind, &[image.id], &image.holders),
             Entry::Meta(meta) => Self::fixed(kind, &meta_payload(meta)),
             Entry::Flushed => Self::fixed(kind, &FlushedPayload { reserved: 0 }),
-            Entry::State(_) | Entry::Acked(_) | Entry::Holders(_) | Entry::Gone(_) => {
-                Self::group(&Group::start(entry).expect("these have groups"))
+            Entry::State(change) => {
+                let changes = vec![change_payload(change)];
+                Self::fixed(kind, &StatePayload { changes })
+            }
+            Entry::Acked(image) => Self::acked(kind, &[image.id], &image.holders),
+            Entry::Holders(image) => Self::acked(kind, &[image.id], &image.holders),
+            Entry::Gone(id) => {
+                let ids = vec![*id.as_bytes()];
+                Self::fixed(kind, &GonePayload { ids })
             }
         }
     }
@@ -183,6 +208,15 @@ impl<'a> Prepared<'a> {
             name: job.queue,
             body: job.body,
             ..Self::small(kind, &job_payload(job))
+        }
+    }
+
+    fn acked(kind: Kind, ids: &[JobId], holders: &[Holder]) -> Self {
+        let prepared = Self::fixed(kind, &acked_payload(ids, holders));
+        Self {
+            // An acknowledgement that nobody is to be told of any more is the end of its job.
+            is_image: prepared.is_image && !holders.is_empty(),
+            ..prepared
         }
     }
 
@@ -221,11 +255,13 @@ impl<'a> Prepared<'a> {
             fixed,
             name: &Blob::EMPTY,
             body: &Blob::EMPTY,
+            raw: &[],
         }
     }
 
     fn length(&self) -> u64 {
-        let bytes = (HEADER_BYTES + self.fixed.len() + self.name.len() + self.body.len()) as u64;
+        let bytes =
+            (HEADER_BYTES + self.fixed.len() + self.name.len() + self.body.len() + self.raw.len()) as u64;
         assert!(bytes <= MAX_RECORD_BYTES, "requests are smaller than that");
         bytes
     }
@@ -245,7 +281,11 @@ impl<'a> Prepared<'a> {
         let length = self.length();
         let padding = (padded(length) - length) as usize;
         let shared = self.body.shared().filter(|body| body.len() >= SHARED_BODY_BYTES);
-        let body: &[u8] = if shared.is_some() { &[] } else { self.body };
+        let body: &[u8] = match shared {
+            Some(_) => &[],
+            None if self.body.is_empty() => self.raw,
+            None => self.body,
+        };
         let (start, fixed_end) = (buffer.len(), HEADER_BYTES + self.fixed.len());
         let (name_end, end) = (
             fixed_end + self.name.len(),
@@ -384,7 +424,7 @@ impl Intact<'_> {
         fixed.extend_from_slice(self.fixed);
         if !matches!(
             kind,
-            Kind::Added | Kind::JobSnapshot | Kind::Queue | Kind::QueueSnapshot
+            Kind::Added | Kind::JobSnapshot | Kind::Queue | Kind::QueueSnapshot | Kind::Together
         ) && !self.raw.is_empty()
         {
             return None;
@@ -393,6 +433,7 @@ impl Intact<'_> {
             Kind::Meta => sink(Entry::Meta(meta_from(access(&fixed)?)?)),
             Kind::Added => sink(Entry::Added(job_from(access(&fixed)?, self.raw)?)),
             Kind::JobSnapshot => sink(Entry::JobSnapshot(job_from(access(&fixed)?, self.raw)?)),
+            Kind::Together => together::read(access(&fixed)?, self.raw, sink)?,
             Kind::Queue => sink(Entry::Queue(queue_from(access(&fixed)?, self.raw)?)),
             Kind::QueueSnapshot => sink(Entry::QueueSnapshot(queue_from(access(&fixed)?, self.raw)?)),
             Kind::Flushed => {

@@ -136,6 +136,103 @@ fn several_ids_share_a_record_in_order() {
     assert_eq!(decode(&encode(&Prepared::group(&group))), Ok(entries));
 }
 
+/// A job that was just added.
+fn new_job(id: u8, queue: &[u8], body: &[u8]) -> JobImage {
+    let image = job(id, queue, body);
+    JobImage {
+        state: StateChange {
+            place: KeptPlace::Queued,
+            enters_at: WallMs::NEVER,
+            nacks: 0,
+            additional_deliveries: 0,
+            deliveries: 0,
+            delivered: false,
+            entered_before: id.is_multiple_of(2),
+            ..image.state
+        },
+        ..image
+    }
+}
+
+fn together(images: &[JobImage]) -> Group {
+    let mut group = Group::start_job(&images[0].by_ref()).expect("it is new");
+    for image in &images[1..] {
+        assert!(group.take_job(&image.by_ref(), u64::MAX));
+    }
+    group
+}
+
+#[test]
+fn jobs_that_were_just_added_share_a_record_in_order() {
+    let queues: [&[u8]; 6] = [b"", b"", b"mail", b"mail", b"news", b"mail"];
+    let bodies: [&[u8]; 6] = [b"", b"a body", b"", b"x", &[7; 4000], b"mail"];
+    let images: Vec<JobImage> = (0..6)
+        .map(|at| new_job(at as u8, queues[at], bodies[at]))
+        .collect();
+    let group = together(&images);
+    let bytes = encode(&Prepared::group(&group));
+    assert_eq!(bytes.len() as u64, Prepared::group(&group).padded_bytes());
+    assert_eq!(decode(&bytes), Ok(images.into_iter().map(Entry::Added).collect()));
+}
+
+#[test]
+fn a_record_of_jobs_has_its_limits() {
+    let image = new_job(1, b"mail", b"Hello");
+    let mut group = together(std::slice::from_ref(&image));
+    let with_both = {
+        let both = together(&[image.clone(), image.clone()]);
+        Prepared::group(&both).padded_bytes()
+    };
+    assert!(!group.take_job(&image.by_ref(), with_both - 8), "no room");
+    for _ in 1..64 {
+        assert!(group.take_job(&image.by_ref(), u64::MAX));
+    }
+    assert!(!group.take_job(&image.by_ref(), u64::MAX), "full");
+    let mut group = together(&[new_job(1, b"", &[1; 4095])]);
+    let taken = (0..64).take_while(|_| group.take_job(&new_job(1, b"", &[1; 4095]).by_ref(), u64::MAX));
+    assert_eq!(taken.count(), 16, "64 KiB of bodies");
+    for particular in [
+        job(1, b"mail", b"was handed out"),
+        new_job(1, b"mail", &[0; SHARED_BODY_BYTES]),
+        JobImage {
+            holders: holders(),
+            ..image
+        },
+    ] {
+        assert!(Group::start_job(&particular.by_ref()).is_none());
+    }
+}
+
+#[test]
+fn parts_of_jobs_that_do_not_fit_are_no_record() {
+    let images = [new_job(1, b"mail", b"Hello"), new_job(2, b"mail", b"you")];
+    let good = encode(&Prepared::group(&together(&images)));
+    // The lengths of name and body of the second: behind the first, at the end of the fixed part.
+    let (name_bytes, body_bytes) = (24 + 72 + 60, 24 + 72 + 64);
+    for (at, value) in [
+        (name_bytes, 1),
+        (body_bytes, 2),
+        (body_bytes, 4),
+        (body_bytes, u32::MAX),
+    ] {
+        let mut bytes = good.clone();
+        bytes[at..at + 4].copy_from_slice(&u32::to_le_bytes(value));
+        sign(&mut bytes);
+        assert_eq!(decode(&bytes), Err(BadRecord::Payload(14)), "{value} at {at}");
+    }
+    for (at, value) in [(24 + 70, 9), (24 + 71, 4)] {
+        let mut bytes = good.clone();
+        bytes[at] = value;
+        sign(&mut bytes);
+        assert_eq!(decode(&bytes), Err(BadRecord::Payload(14)), "byte {at}");
+    }
+    // The first has nothing to share the name of.
+    let mut bytes = good;
+    bytes[24 + 60..24 + 64].copy_from_slice(&u32::to_le_bytes(SAME_NAME));
+    sign(&mut bytes);
+    assert_eq!(decode(&bytes), Err(BadRecord::Payload(14)));
+}
+
 #[test]
 fn a_large_body_is_not_copied() {
     let body = Bytes::from(vec![1; SHARED_BODY_BYTES]);
@@ -151,11 +248,13 @@ fn a_large_body_is_not_copied() {
 #[test]
 fn a_job_life_takes_few_bytes() {
     let id = JobId::from_bytes([1; 24]);
-    let added = Prepared::entry(&Entry::Added(job(1, b"mails", b"twelve bytes"))).padded_bytes();
+    let image = new_job(1, b"mails", b"twelve bytes");
+    let added = Prepared::group(&together(std::slice::from_ref(&image))).padded_bytes();
+    let added_together = Prepared::group(&together(&vec![image.clone(); 64])).padded_bytes();
     let delivered = Entry::State(state(1));
     let acked = Entry::Acked(AckedImage { id, holders: vec![] });
     let alone = added + Prepared::entry(&delivered).padded_bytes() + Prepared::entry(&acked).padded_bytes();
-    assert!(alone <= 320, "{alone} bytes with a record a batch");
+    assert!(alone <= 300, "{alone} bytes with a record a batch");
     let mut groups = [Group::start(&delivered).unwrap(), Group::start(&acked).unwrap()];
     for _ in 1..64 {
         assert!(groups[0].take(&delivered) && groups[1].take(&acked));
@@ -164,9 +263,10 @@ fn a_job_life_takes_few_bytes() {
         .iter()
         .map(|group| Prepared::group(group).padded_bytes())
         .sum();
-    let together = added + shared.div_ceil(64);
-    assert!(together <= 250, "{together} bytes at pipeline 64");
-    assert_eq!(image_bytes(5, 12, 0), added);
+    let together = (added_together + shared).div_ceil(64);
+    assert!(together <= 160, "{together} bytes at pipeline 64");
+    let snapshot = Prepared::entry(&Entry::JobSnapshot(image)).padded_bytes();
+    assert_eq!(image_bytes(5, 12, 0), snapshot);
 }
 
 #[test]
@@ -175,7 +275,18 @@ fn the_format_is_this() {
     let sum = |entry: &Entry| crc32c::crc32c(&encode(&Prepared::entry(entry)));
     let sums: Vec<u32> = examples().iter().map(sum).collect();
     assert_eq!(sums, FORMAT_1);
+    let images = [
+        new_job(1, b"mail", b"Hello"),
+        new_job(2, b"mail", b"you"),
+        new_job(3, b"news", b""),
+    ];
+    assert_eq!(
+        crc32c::crc32c(&encode(&Prepared::group(&together(&images)))),
+        TOGETHER_1
+    );
 }
+
+const TOGETHER_1: u32 = 2549239014;
 
 const FORMAT_1: [u32; 12] = [
     2922590346, 3064366827, 205675893, 2441719990, 1420940090, 640576819, 1791088412, 2447102562, 2104111068,

@@ -444,7 +444,9 @@ impl Reading {
     fn copy_some(&mut self, writer: &mut Writer, live: &mut impl Live) -> Result<Progress, Misconf> {
         let end = FIRST_RECORD + (self.segment.end - self.segment.base);
         let log_bytes = writer.log_bytes();
-        for _ in 0..STEP_OBJECTS {
+        // A record that names nothing counts as well.
+        let mut looked_at = 0;
+        while looked_at < STEP_OBJECTS {
             if self.offset == end {
                 return Ok(Progress::Whole);
             }
@@ -459,6 +461,7 @@ impl Reading {
             if record.entries(&mut |entry| keys.extend(key_of(&entry))).is_err() {
                 return Ok(Progress::Broken);
             }
+            looked_at += keys.len().max(1);
             for key in keys {
                 if self.asked.contains(&key) {
                     continue;

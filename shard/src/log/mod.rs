@@ -25,6 +25,7 @@ mod recovery;
 mod replay;
 mod scan;
 mod segment;
+mod together;
 mod writer;
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 //!          version   u8    1
 //!          kind      u8    the table
 //!          fixed part      one rkyv payload, its type by kind
-//!          raw part        added, job snapshot: queue name, body; queue: name; else nothing
+//!          raw part        added, job snapshot: queue name, body; added together: those of all; queue: name; else nothing
 //!          padding         zeros to a multiple of 8
 //! ```
 //!
@@ -31,6 +31,7 @@
 //! | transfer snapshot | 11 | reserved |
 //! | holders | 12 | `AckedPayload`: jobs and their whole set of other holders, when it changes alone |
 //! | flushed | 13 | `FlushedPayload` |
+//! | added together | 14 | `TogetherPayload` |
 //!
 //! **Changing the format.** rkyv's layout follows the feature flags in `Cargo.toml` and the order of the fields here: neither changes
 //! within a version. 1. Copy the payload type to a name with its version, leave it. 2. Change the new one, raise `VERSION`.
@@ -340,13 +341,14 @@ pub enum Kind {
     AckedSnapshot = 10,
     Holders = 12,
     Flushed = 13,
+    Together = 14,
 }
 
 impl Kind {
     pub fn from_number(number: u8) -> Option<Self> {
         use Kind::{
             Acked, AckedSnapshot, Added, Flushed, Gone, Holders, JobSnapshot, Meta, Queue, QueueSnapshot,
-            State,
+            State, Together,
         };
         let all = [
             Meta,
@@ -360,11 +362,14 @@ impl Kind {
             AckedSnapshot,
             Holders,
             Flushed,
+            Together,
         ];
         all.into_iter().find(|&kind| kind as u8 == number)
     }
 }
 
+/// Instead of a length: the name is that of the job before.
+pub const SAME_NAME: u32 = u32::MAX;
 pub const DELIVERED: u8 = 1;
 pub const ENTERED_BEFORE: u8 = 2;
 pub const CLOSED_IN: u8 = 1;
@@ -393,6 +398,27 @@ pub struct JobPayload {
     pub name_bytes: u32,
     pub holders: Vec<HolderPayload>,
     pub replicate: u16,
+}
+
+#[derive(Archive, Serialize, Deserialize, Debug)]
+pub struct TogetherPayload {
+    pub jobs: Vec<NewJobPayload>,
+}
+
+#[derive(Archive, Serialize, Deserialize, Debug)]
+pub struct NewJobPayload {
+    pub ctime: u64,
+    pub expires_at: u64,
+    pub enters_at: u64,
+    pub id: [u8; 24],
+    pub ttl_s: u32,
+    pub retry_s: u32,
+    pub delay_s: u32,
+    pub name_bytes: u32,
+    pub body_bytes: u32,
+    pub replicate: u16,
+    pub place: u8,
+    pub flags: u8,
 }
 
 #[derive(Archive, Serialize, Deserialize)]

@@ -265,26 +265,44 @@ impl Writer {
             return Err(misconf);
         }
         self.meta.last_ctime = self.meta.last_ctime.max(job.ctime);
-        self.close_group();
         let position = Position(self.appended.0 + 1);
-        self.place_record(&Prepared::job(Kind::Added, job), position, position);
-        self.appended = position;
-        let active = self.segments.back_mut().expect("there is one from the start");
-        if counts {
-            assert!(
-                job.ctime > self.last_stamp,
-                "a shard's own jobs come in their order"
-            );
-            if active.stamps.0 == active.stamps.1 {
-                active.stamps.0 = job.ctime - 1;
+        let room = self.segments.back().map_or(0, Segment::room);
+        let taken = counts
+            && self
+                .group
+                .as_mut()
+                .is_some_and(|(group, _)| group.take_job(job, room));
+        if !taken {
+            self.close_group();
+            match Group::start_job(job).filter(|_| counts) {
+                Some(group) => self.group = Some((group, position)),
+                None => {
+                    self.place_record(&Prepared::job(Kind::Added, job), position, position);
+                    if counts {
+                        self.count(1, job.ctime, job.ctime);
+                    } else {
+                        self.segments
+                            .back_mut()
+                            .expect("the record stands in it")
+                            .uncounted = true;
+                    }
+                }
             }
-            active.stamps.1 = job.ctime;
-            active.living += 1;
-            self.last_stamp = job.ctime;
-        } else {
-            active.uncounted = true;
         }
+        self.appended = position;
         Ok(position)
+    }
+
+    /// So many jobs of this shard's own, with creation stamps from the first to the last, stand in the active segment.
+    fn count(&mut self, jobs: u32, first: u64, last: u64) {
+        assert!(first > self.last_stamp, "a shard's own jobs come in their order");
+        let active = self.segments.back_mut().expect("their record stands in it");
+        if active.stamps.0 == active.stamps.1 {
+            active.stamps.0 = first - 1;
+        }
+        active.stamps.1 = last;
+        active.living += jobs;
+        self.last_stamp = last;
     }
 
     /// A job that was counted lives no more. One whose image stands elsewhere by now is counted nowhere.

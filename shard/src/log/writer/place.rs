@@ -32,8 +32,17 @@ impl Writer {
     }
 
     pub(super) fn close_group(&mut self) {
-        if let Some((group, first)) = self.group.take() {
-            self.place_image(&Prepared::group(&group), first, self.appended);
+        let Some((group, first)) = self.group.take() else {
+            return;
+        };
+        let prepared = Prepared::group(&group);
+        match &group {
+            Group::Added(together) => {
+                self.place_record(&prepared, first, self.appended);
+                let (jobs, first, last) = together.extent();
+                self.count(jobs, first, last);
+            }
+            _ => self.place_image(&prepared, first, self.appended),
         }
     }
 
