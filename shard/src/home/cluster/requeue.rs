@@ -360,6 +360,7 @@ impl Home {
             }
             Some(member) if member.confirmed => {
                 self.stock.shares[share].others.retain(|other| other.peer != from);
+                self.count_hosts(share);
                 self.journal.holders(id, || {
                     share::recorded(&self.stock.shares[share].others, &self.peers)
                 });
@@ -422,7 +423,9 @@ impl Home {
             return None;
         }
         let share = self.share_of(now.mono(), key);
-        share::note(&mut self.stock.shares[share].others, from, epoch, true);
+        if share::note(&mut self.stock.shares[share].others, from, epoch, true) {
+            self.count_hosts(share);
+        }
         Some(key)
     }
 }

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod flush;
+mod hosts;
 mod jobs;
 mod journal;
 mod lines;
