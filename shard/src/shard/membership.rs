@@ -64,7 +64,7 @@ impl Shard {
         acts.into_iter().for_each(|act| self.membership_act(now, act));
     }
 
-    fn membership_act(&mut self, _now: Now, act: Act) {
+    fn membership_act(&mut self, now: Now, act: Act) {
         match act {
             Act::Dial(dial) => self.core.effects.push(Effect::Dial(dial)),
             Act::HangUp(link) => self.core.effects.push(Effect::HangUp { link }),
@@ -81,8 +81,19 @@ impl Shard {
                     coordinator.keeper.set_epoch(epoch);
                 }
                 let (ticket, change) = (Some(ticket), Change::FlushAll);
-                self.core.send_node(0, NodeMessage::Ask { ticket, change });
+                self.coordinate(0, NodeMessage::Ask { ticket, change });
+                self.with_membership(now, |membership| membership.flushed(now));
             }
+        }
+    }
+
+    /// DEBUG FLUSHALL: first the others are to know that this node loses what it holds.
+    pub(super) fn flush_all(&mut self, now: Now, ticket: Ticket) {
+        if self.membership.as_ref().is_some_and(Membership::is_running) {
+            self.with_membership(now, |membership| membership.flush(now, ticket));
+        } else {
+            let (ticket, change) = (Some(ticket), Change::FlushAll);
+            self.coordinate(0, NodeMessage::Ask { ticket, change });
         }
     }
 

@@ -87,6 +87,7 @@ impl<'a> Report<'a> {
             cluster_suspected_nodes: suspect,
             cluster_failed_nodes: failed,
             cluster_leaving: u8::from(self.peers.leaving),
+            cluster_store_epoch: self.peers.epoch,
             cluster_host: format!("{:016x}", self.peers.host),
             cluster_zone: format!("{:016x}", self.peers.zone),
             cluster_reachable_hosts: self.peers.hosts(),
