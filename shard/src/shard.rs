@@ -622,10 +622,7 @@ impl Shard {
             NodeMessage::LogCounts => self.log_counts(),
             NodeMessage::EndLog => self.end_log(),
             NodeMessage::LogRead(read) => self.keep(|keeper, acts| keeper.read(read, acts)),
-            NodeMessage::LogReady => {
-                self.keep(|keeper, acts| keeper.ready(acts));
-                self.start_membership(now);
-            }
+            NodeMessage::LogReady => self.keep(|keeper, acts| keeper.ready(acts)),
             NodeMessage::Ask {
                 ticket: Some(ticket),
                 change: Change::Cluster(change),

@@ -34,8 +34,11 @@ pub(super) fn facts(settings: &Settings, facts: &NodeFacts) -> Facts {
 }
 
 impl Shard {
-    /// The node takes part in the cluster as soon as its store epoch is known, and says so when that changes.
+    /// The node takes part in the cluster as soon as its store epoch is known.
     pub(super) fn start_membership(&mut self, now: Now) {
+        if self.membership.as_ref().is_none_or(Membership::is_running) {
+            return;
+        }
         let keeper = self
             .core
             .coordinator
@@ -137,7 +140,9 @@ impl Shard {
         self.with_membership(now, |membership| membership.configure(now, facts));
     }
 
+    /// What is due. A log that begins, or is read, is looked after by inputs of many kinds: the node takes part after any of them.
     pub(super) fn membership_tick(&mut self, now: Now) {
+        self.start_membership(now);
         let due = self.membership.as_ref().and_then(Membership::next_deadline);
         if due.is_some_and(|due| due <= now.mono()) {
             self.with_membership(now, |membership| membership.tick(now));

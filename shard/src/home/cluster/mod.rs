@@ -107,7 +107,7 @@ impl Home {
             }
         }
         self.step_acks(now);
-        self.step_queued();
+        self.step_queued(now);
         self.step_repair(now);
         self.step_federation(now);
         self.step_leaving(now);
