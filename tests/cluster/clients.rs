@@ -309,9 +309,12 @@ impl Worker {
                 let node = self.chance.below(self.addresses.len());
                 self.go_to(node);
             }
-            if let Some(reply) = self.call(&format!("ACKJOB {id}")) {
-                assert!(reply.integer().is_some(), "ACKJOB {id}: {reply:?}");
-                lock(&self.ledger).acknowledged(&id);
+            match self.call(&format!("ACKJOB {id}")) {
+                Some(Reply::Integer(_)) => lock(&self.ledger).acknowledged(&id),
+                // The node that was killed is back, and not yet ready: the job comes again.
+                Some(Reply::Error(text)) if text.starts_with("LOADING") && !self.work.quiet => {}
+                Some(reply) => panic!("ACKJOB {id}: {reply:?}"),
+                None => {}
             }
         }
     }
