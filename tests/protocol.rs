@@ -109,10 +109,11 @@ fn job_commands(wire: &mut Wire, _: &Server) {
     wire.check("ADDJOB q body 0 RETRY 7 TTL 600", "+{id:a}\r\n");
     wire.check(
         "SHOW $a",
-        "*30\r\n$2\r\nid\r\n$40\r\n$a\r\n$5\r\nqueue\r\n$1\r\nq\r\n$5\r\nstate\r\n$6\r\nqueued\r\n$4\r\nrepl\r\n:1\r\n\
+        "*32\r\n$2\r\nid\r\n$40\r\n$a\r\n$5\r\nqueue\r\n$1\r\nq\r\n$5\r\nstate\r\n$6\r\nqueued\r\n$4\r\nrepl\r\n:1\r\n\
          $3\r\nttl\r\n:{int}\r\n$5\r\nctime\r\n:{int}\r\n$5\r\ndelay\r\n:0\r\n$5\r\nretry\r\n:7\r\n$5\r\nnacks\r\n:0\r\n\
-         $21\r\nadditional-deliveries\r\n:0\r\n$15\r\nnodes-delivered\r\n*1\r\n$40\r\n$node\r\n$15\r\nnodes-confirmed\r\n*0\r\n\
-         $19\r\nnext-requeue-within\r\n:7000\r\n$17\r\nnext-awake-within\r\n:{int}\r\n$4\r\nbody\r\n$4\r\nbody\r\n",
+         $21\r\nadditional-deliveries\r\n:0\r\n$15\r\nnodes-delivered\r\n*1\r\n$40\r\n$node\r\n$15\r\nnodes-confirmed\r\n*1\r\n$40\r\n$node\r\n\
+         $19\r\nnext-requeue-within\r\n:7000\r\n$17\r\nnext-awake-within\r\n:{int}\r\n$4\r\nbody\r\n$4\r\nbody\r\n\
+         $11\r\nnodes-hosts\r\n*1\r\n{bulk}",
     );
     wire.check(&format!("SHOW {NO_JOB}"), "$null");
     wire.check(
@@ -220,7 +221,7 @@ fn scan_commands(wire: &mut Wire, _: &Server) {
     wire.check("JSCAN QUEUE q STATE active", "*2\r\n$1\r\n0\r\n*0\r\n");
     let all = wire.ask("JSCAN REPLY ALL");
     assert!(
-        all.starts_with("*2\r\n$1\r\n0\r\n*1\r\n*30\r\n$2\r\nid\r\n"),
+        all.starts_with("*2\r\n$1\r\n0\r\n*1\r\n*32\r\n$2\r\nid\r\n"),
         "{all:?}"
     );
     for (request, error) in [

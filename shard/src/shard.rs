@@ -622,14 +622,15 @@ impl Shard {
             NodeMessage::LogCounts => self.log_counts(),
             NodeMessage::EndLog => self.end_log(),
             NodeMessage::LogRead(read) => self.keep(|keeper, acts| keeper.read(read, acts)),
-            NodeMessage::LogReady => {
-                self.keep(|keeper, acts| keeper.ready(acts));
-                self.start_membership(now);
-            }
+            NodeMessage::LogReady => self.keep(|keeper, acts| keeper.ready(acts)),
             NodeMessage::Ask {
                 ticket: Some(ticket),
                 change: Change::Cluster(change),
             } => self.change_cluster(now, ticket, change),
+            NodeMessage::Ask {
+                ticket: Some(ticket),
+                change: Change::FlushAll,
+            } => self.flush_all(now, ticket),
             NodeMessage::Ask { .. }
             | NodeMessage::Applied { .. }
             | NodeMessage::Ended { .. }
@@ -643,7 +644,7 @@ impl Shard {
     }
 
     /// Shard 0 only.
-    fn coordinate(&mut self, from: ShardNo, message: NodeMessage) {
+    pub(in crate::shard) fn coordinate(&mut self, from: ShardNo, message: NodeMessage) {
         let mut sent = Vec::new();
         let mut send = |to: ShardNo, message: NodeMessage| sent.push((to, message));
         let coordinator = self.core.coordinator.as_mut().expect("it is for shard 0");

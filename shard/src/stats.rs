@@ -300,6 +300,8 @@ pub struct Gauges {
     pub acked_jobs: u64,
     /// ADDJOBs that wait for copies.
     pub adding_jobs: u64,
+    /// Jobs that were to have several copies, all of which lie on this node's host.
+    pub jobs_on_one_host: u64,
     /// Queues, empty ones included.
     pub queues: u64,
     /// Bytes that count against `maxmemory`.
@@ -376,6 +378,7 @@ impl Gauges {
         self.queued_jobs += other.queued_jobs;
         self.acked_jobs += other.acked_jobs;
         self.adding_jobs += other.adding_jobs;
+        self.jobs_on_one_host += other.jobs_on_one_host;
         self.queues += other.queues;
         self.used_bytes += other.used_bytes;
         self.peak_bytes += other.peak_bytes;

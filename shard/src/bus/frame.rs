@@ -20,7 +20,7 @@ use crate::id::JobId;
 use crate::limits::BUS_FRAME_BYTES;
 
 /// Version of the frames and messages that are sent; the handshake makes sure that both sides have the same.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Bytes of a frame's header.
 pub const HEADER_BYTES: usize = 16;
 const MAGIC: [u8; 3] = *b"sqb";
@@ -254,8 +254,8 @@ mod tests {
         let refused = |bytes: &[u8]| take_all(&mut Assembler::new(100), bytes, 1000).unwrap_err();
         assert_eq!(refused(b"GET / HTTP/1.1\r\n"), BadFrame::Magic);
         let mut frame = batch(b"content");
-        frame[3] = 2;
-        assert_eq!(refused(&frame), BadFrame::Version(2));
+        frame[3] = VERSION + 1;
+        assert_eq!(refused(&frame), BadFrame::Version(VERSION + 1));
         assert_eq!(refused(&batch(&[0; 101])), BadFrame::Length(101));
         let mut frame = batch(b"content");
         frame[20] ^= 1;

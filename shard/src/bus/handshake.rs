@@ -559,7 +559,8 @@ mod tests {
         hello[6..8].copy_from_slice(&7_u16.to_le_bytes());
         let error = acceptor(OTHER, "").receive(&hello).unwrap_err();
         assert_eq!(error, HandshakeError::Version { theirs: 7 });
-        assert!(error.to_string().contains("version 7") && error.to_string().contains("version 1"));
+        let ours = format!("version {VERSION}");
+        assert!(error.to_string().contains("version 7") && error.to_string().contains(&ours));
         let mut refusal = error.refusal().unwrap();
         refusal[6..8].copy_from_slice(&3_u16.to_le_bytes());
         assert_eq!(

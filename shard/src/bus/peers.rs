@@ -1,5 +1,7 @@
 //! Who there is, as a shard sees it: what shard 0 published last, and the state of the shard's own links.
 
+use smallvec::SmallVec;
+
 use crate::bus::{BusMessage, LinkNo};
 use crate::id::NodeId;
 use crate::log::Holder;
@@ -218,6 +220,18 @@ impl Peers {
     /// How many could take a copy: reachable, and not leaving. This node is not counted.
     pub fn reachable_count(&self) -> u16 {
         self.reachable
+    }
+
+    /// How many machines there are on which a copy could be: this node's, and those of all that could take one.
+    pub fn hosts(&self) -> usize {
+        let mut hosts: SmallVec<[u64; 8]> = SmallVec::new();
+        hosts.push(self.host);
+        for peer in self.reachable().filter(|peer| !peer.leaving) {
+            if !hosts.contains(&peer.host) {
+                hosts.push(peer.host);
+            }
+        }
+        hosts.len()
     }
 
     /// Round-trip time to a peer, milliseconds, rounded up.

@@ -68,7 +68,7 @@ impl Membership {
 
     /// CLUSTER RESET.
     pub fn reset(&mut self, now: Now, ticket: Ticket, hard: bool) {
-        if self.resetting.is_some() || self.reset_done.is_some() || self.silent {
+        if self.resetting.is_some() || self.flushing.is_some() || self.silent {
             let error = CommandError::other("the node starts, or is being reset already");
             return self.acts.push(Act::Done(ticket, Err(error)));
         }
@@ -141,8 +141,37 @@ impl Membership {
                 self.me.id
             ),
         );
-        self.reset_done = Some((resetting.ticket, false));
         self.topology_changed = true;
+        self.flush_when_saved(resetting.ticket);
+    }
+
+    /// DEBUG FLUSHALL: the node is to lose what others count on, so it takes a new store epoch. They hear of it, and the shards flush, when it has
+    /// been saved: after a crash in between no log speaks for that epoch.
+    pub fn flush(&mut self, now: Now, ticket: Ticket) {
+        if self.resetting.is_some() || self.flushing.is_some() {
+            if self.flushes.len() >= limits::CLUSTER_WAITING {
+                let error = CommandError::other("too many changes of the cluster are under way, try again");
+                return self.acts.push(Act::Done(ticket, Err(error)));
+            }
+            return self.flushes.push_back(ticket);
+        }
+        self.me.epoch = now.wall_ms().max(self.me.epoch + 1);
+        self.changed_myself(now);
+        self.flush_when_saved(ticket);
+    }
+
+    /// A flush was performed: the next FLUSHALL may begin.
+    pub fn flushed(&mut self, now: Now) {
+        if self.flushing.is_none()
+            && self.resetting.is_none()
+            && let Some(ticket) = self.flushes.pop_front()
+        {
+            self.flush(now, ticket);
+        }
+    }
+
+    fn flush_when_saved(&mut self, ticket: Ticket) {
+        self.flushing = Some((ticket, false));
         self.dirty = true;
         self.save_when_due();
     }

@@ -237,7 +237,7 @@ impl Membership {
 
     /// What the shards are to know, when it has changed. While RESET is not on disk, nothing.
     pub fn take_topology(&mut self) -> Option<Topology> {
-        if !self.running || self.reset_done.is_some() || !std::mem::take(&mut self.topology_changed) {
+        if !self.running || self.flushing.is_some() || !std::mem::take(&mut self.topology_changed) {
             return None;
         }
         let peer = |(no, node): (usize, &Node)| {

@@ -94,7 +94,7 @@ pub(crate) enum Act {
     Tell(LogLevel, String),
     /// A command is done.
     Done(Ticket, Result<(), CommandError>),
-    /// RESET: the node has forgotten the others; it has this store epoch, and its jobs are to go. Then the command is done.
+    /// RESET, DEBUG FLUSHALL: the node has this store epoch, and its jobs are to go. Then the command is done.
     Flush(Ticket, u64),
     /// The process must stop.
     Die(String),
@@ -157,8 +157,10 @@ pub(crate) struct Membership {
     /// Commands that wait for the next write of `nodes.conf`, and for the one that is under way.
     for_next_save: Vec<Ticket>,
     for_this_save: Vec<Ticket>,
-    /// A RESET that is done when `nodes.conf` has been written: whether with this write.
-    reset_done: Option<(Ticket, bool)>,
+    /// A RESET or FLUSHALL that is done when `nodes.conf` has been written: whether with this write.
+    flushing: Option<(Ticket, bool)>,
+    /// FLUSHALLs that come after it.
+    flushes: VecDeque<Ticket>,
     /// Nodes that are dialed when they have been saved: whoever hears of this node is remembered by it.
     dial_after_next_save: Vec<PeerNo>,
     dial_after_this_save: Vec<PeerNo>,
@@ -222,7 +224,8 @@ impl Membership {
             saving: false,
             for_next_save: Vec::new(),
             for_this_save: Vec::new(),
-            reset_done: None,
+            flushing: None,
+            flushes: VecDeque::new(),
             dial_after_next_save: Vec::new(),
             dial_after_this_save: Vec::new(),
             topology_changed: true,
@@ -242,7 +245,8 @@ impl Membership {
 
     /// The store epoch is known, for the first time or anew: the node takes part.
     pub fn start(&mut self, now: Now, epoch: u64) {
-        if self.running && self.me.epoch == epoch {
+        if self.running && epoch <= self.me.epoch {
+            // A later one, of a RESET or FLUSHALL, is on its way to the caller.
             return;
         }
         self.me.epoch = epoch;
@@ -308,8 +312,9 @@ impl Membership {
         for ticket in std::mem::take(&mut self.for_this_save) {
             self.acts.push(Act::Done(ticket, Ok(())));
         }
-        if let Some((ticket, _)) = self.reset_done.take_if(|(_, is_in_this)| *is_in_this) {
+        if let Some((ticket, _)) = self.flushing.take_if(|(_, is_in_this)| *is_in_this) {
             self.acts.push(Act::Flush(ticket, self.me.epoch));
+            self.topology_changed = true;
         }
         if self.silent && self.running {
             self.silent = false;
@@ -458,7 +463,7 @@ impl Membership {
             (self.dirty, self.saving) = (false, true);
             self.for_this_save.append(&mut self.for_next_save);
             self.dial_after_this_save.append(&mut self.dial_after_next_save);
-            if let Some((_, is_in_this)) = &mut self.reset_done {
+            if let Some((_, is_in_this)) = &mut self.flushing {
                 *is_in_this = true;
             }
             let text = self.conf_text();

@@ -1,13 +1,15 @@
 //! SHOW: describe a job.
 //!
-//! `SHOW id` answers the 15 fields of section 1.7 of the reference, or null when the job is not here.
+//! `SHOW id` answers the 15 fields of section 1.7 of the reference and one of our own, or null when the job is not here. `nodes-delivered` are
+//! the nodes that may have a copy, the one that answers first, and `nodes-confirmed` those of them that have it for certain, in every state of
+//! the job; `nodes-hosts` are the machines of the former, in the same order, as CLUSTER's section of INFO names its own.
 
-use super::view::JobView;
+use super::view::{HolderView, JobView};
 use super::{Plan, Request, ids};
 use crate::clock::{Mono, SECOND_MS};
 use crate::core::Core;
 use crate::error::CommandError;
-use crate::home::{Home, Job, Queue};
+use crate::home::Home;
 use crate::id::JobId;
 use crate::message::Answer;
 use crate::session::Session;
@@ -25,14 +27,12 @@ pub fn plan(_core: &Core, _session: &Session, args: &Args<'_>) -> Result<Plan, C
 /// Describes the job.
 pub(crate) fn apply(home: &mut Home, now: Mono, id: JobId) -> Answer {
     let key = home.find_job(now, &id);
-    Answer::Job(key.map(|key| {
-        let job = home.job(key);
-        Box::new(view(now, job, home.queue(job.queue)))
-    }))
+    Answer::Job(key.map(|key| Box::new(view(home, now, key))))
 }
 
 /// A job as SHOW and JSCAN describe it. A life of less than a second is shown as one second.
-pub(crate) fn view(now: Mono, job: &Job, queue: &Queue) -> JobView {
+pub(crate) fn view(home: &Home, now: Mono, key: u32) -> JobView {
+    let job = home.job(key);
     let left_ms = job.expires_at.since_ms(now);
     let next_requeue_ms = Home::enters_in_ms(now, job);
     let next_awake_ms = match job.is_queued() {
@@ -41,7 +41,7 @@ pub(crate) fn view(now: Mono, job: &Job, queue: &Queue) -> JobView {
     };
     JobView {
         id: job.id,
-        queue: queue.name.clone(),
+        queue: home.queue(job.queue).name.clone(),
         state: job.state(),
         replicate: job.replicate.into(),
         ttl_s: left_ms.div_ceil(SECOND_MS),
@@ -52,6 +52,24 @@ pub(crate) fn view(now: Mono, job: &Job, queue: &Queue) -> JobView {
         additional_deliveries: job.additional_deliveries,
         next_requeue_ms,
         next_awake_ms: Some(next_awake_ms),
+        holders: holders(home, key),
         body: job.body.clone(),
     }
+}
+
+fn holders(home: &Home, key: u32) -> Vec<HolderView> {
+    let me = HolderView {
+        node: home.peers.node,
+        host: home.peers.host,
+        confirmed: true,
+    };
+    let others = home.others_of_job(key).iter().map(|member| {
+        let peer = home.peers.peer(member.peer);
+        HolderView {
+            node: peer.id,
+            host: peer.host,
+            confirmed: member.confirmed,
+        }
+    });
+    std::iter::once(me).chain(others).collect()
 }

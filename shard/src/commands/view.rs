@@ -1,7 +1,7 @@
 //! What home shards and sessions tell each other about jobs, queues and the node: copies made for one answer.
 
 use crate::cluster::view::ClusterView;
-use crate::id::JobId;
+use crate::id::{JobId, NodeId};
 use crate::stats;
 use crate::wire::Blob;
 
@@ -64,8 +64,21 @@ pub struct JobView {
     pub next_requeue_ms: Option<u64>,
     /// Milliseconds until its next timer.
     pub next_awake_ms: Option<u64>,
+    /// The nodes that may have it, the one that describes it first.
+    pub holders: Vec<HolderView>,
     /// Its body.
     pub body: Blob,
+}
+
+/// A node that may have a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HolderView {
+    /// The node.
+    pub node: NodeId,
+    /// The machine it runs on, as a hash; 0 when it is not known.
+    pub host: u64,
+    /// It has the job for certain; else it was asked to take it.
+    pub confirmed: bool,
 }
 
 /// Which ways of a queue are closed.

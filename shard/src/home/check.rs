@@ -204,8 +204,9 @@ impl Home {
             cluster_timers,
             ..
         } = &self.stock;
-        let mut adding = 0;
+        let (mut adding, mut on_one_host) = (0, 0);
         for (key, share) in shares.iter_from(0, u32::MAX) {
+            on_one_host += u64::from(share.on_one_host);
             assert_eq!(jobs[share.job].share, key, "a share is its job's");
             let waits = jobs[share.job].place == Place::Waiting;
             assert_eq!(waits, share.ticket().is_some(), "a job waits for an ADDJOB");
@@ -215,6 +216,10 @@ impl Home {
                 .map_or(u64::MAX, |timer| cluster_timers.deadline_ms(timer));
             assert!(due <= share.deadline().0, "a share is woken in time");
         }
+        assert_eq!(
+            self.stock.on_one_host, on_one_host,
+            "jobs on one host are counted"
+        );
         let shared = jobs.0.iter_from(0, u32::MAX).filter(|(_, job)| job.share != NONE);
         assert_eq!(shared.count(), shares.len(), "a job has one share at most");
         assert_eq!(self.adding.len(), adding, "each ADDJOB that waits has its job");

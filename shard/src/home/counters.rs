@@ -80,6 +80,8 @@ pub struct Gauges {
     pub acked: u64,
     /// ADDJOBs that wait for copies.
     pub adding: u64,
+    /// Jobs that were to have several copies, all of which lie on this node's host.
+    pub on_one_host: u64,
     /// Of the jobs, those in their queues.
     pub queued: u64,
     /// Of those, handed out at most once and kept only until memory is short or their life ends.

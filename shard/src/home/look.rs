@@ -154,7 +154,7 @@ impl Home {
             return None;
         }
         Some(if filter.reply_all {
-            PageItem::Job(Box::new(show::view(now, job, self.queue(job.queue))))
+            PageItem::Job(Box::new(show::view(self, now, key)))
         } else {
             PageItem::Id(job.id)
         })

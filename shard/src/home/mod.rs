@@ -284,6 +284,7 @@ impl Home {
             jobs: self.stock.jobs.0.len() as u64,
             acked: self.stock.acks.len() as u64,
             adding: self.adding.len() as u64,
+            on_one_host: self.stock.on_one_host,
             queued: self.stock.queued,
             delivered_at_most_once: self.stock.delivered.len() as u64,
             queues: self.stock.queues.0.len() as u64,

@@ -41,6 +41,8 @@ pub struct Stock {
     pub offers: Slab<Offer>,
     /// What is known of the other holders of jobs.
     pub shares: Slab<Share>,
+    /// Of these, those of jobs that were to have several copies, all of which lie on this node's host.
+    pub on_one_host: u64,
     /// Acknowledged jobs that other nodes have not all heard of.
     pub acks: Slab<Ack>,
     /// Of these, those of jobs that nobody here ever held.
@@ -82,6 +84,7 @@ impl Stock {
             seat_lanes: Lanes::new(seed ^ 0x5ea7),
             offers: Slab::new(),
             shares: Slab::new(),
+            on_one_host: 0,
             acks: Slab::new(),
             dummies: 0,
             cluster_timers: Timers::new(now.0),

@@ -319,8 +319,7 @@ impl Keeper {
     fn go_on(&mut self, acts: &mut Vec<Act>) {
         match (&self.stage, self.wanted) {
             (Stage::Off, true) => {
-                // Without a log nobody can prove what was there in the meantime.
-                self.store_epoch += 1;
+                // Nothing was lost: all that lives goes into the log before that counts. So the store epoch stays.
                 let to = self.next();
                 self.make(to, acts);
             }
@@ -438,6 +437,70 @@ mod tests {
         step_through(&mut keeper, &mut acts);
         assert!(acts.ends_with(&[Act::End, Act::Made(2, Ok(()))]), "{acts:?}");
         assert_eq!(keeper.state(), "off");
+    }
+
+    #[test]
+    fn the_epoch_stays_when_the_log_goes_on_or_off_since_nothing_is_lost() {
+        let (mut keeper, mut acts) = keeper(1, StartPlan::Nothing);
+        assert_eq!(keeper.epoch(), Some(1000), "without a log: the wall clock");
+        for _ in 0..2 {
+            keeper.want(true, 1, &mut acts);
+            step_through(&mut keeper, &mut acts);
+            let begun = acts.drain(..).find_map(|act| match act {
+                Act::Begin(begin) => Some(begin),
+                _ => None,
+            });
+            assert!(begun.is_some_and(|begin| begin.store_epoch == 1000 && begin.populate));
+            keeper.ready(&mut acts);
+            step_through(&mut keeper, &mut acts);
+            keeper.want(false, 2, &mut acts);
+            step_through(&mut keeper, &mut acts);
+            assert_eq!((keeper.state(), keeper.epoch()), ("off", Some(1000)));
+        }
+        // A flush raises it, also for the log that follows.
+        keeper.set_epoch(1007);
+        keeper.want(true, 3, &mut acts);
+        acts.clear();
+        keeper.stepped(Ok(()), &mut acts);
+        assert!(matches!(
+            acts[..],
+            [Act::Begin(BeginLog {
+                store_epoch: 1007,
+                ..
+            })]
+        ));
+    }
+
+    #[test]
+    fn no_clock_that_went_back_gives_an_epoch_that_was_before() {
+        // Without a log the wall clock (1000) makes it, but never below what others have heard of.
+        let (mut ahead, _) = keeper(1, StartPlan::Nothing);
+        ahead.not_before(999);
+        assert_eq!(ahead.epoch(), Some(1000));
+        for before in [1000, 5000] {
+            let (mut behind, _) = keeper(1, StartPlan::Nothing);
+            behind.not_before(before);
+            assert_eq!(behind.epoch(), Some(before + 1));
+        }
+        // The same for a log that is begun at the start.
+        let (mut fresh, mut acts) = keeper(1, StartPlan::Fresh(Current { shards: 1, ..OLD }));
+        fresh.not_before(5000);
+        step_through(&mut fresh, &mut acts);
+        assert!(matches!(
+            acts[..],
+            [Act::Begin(BeginLog {
+                store_epoch: 5001,
+                ..
+            })]
+        ));
+        // And for one that is older than what others have heard of: it is not all that was confirmed.
+        for (before, epoch) in [(4, 5), (5, 5), (6, 1000), (5000, 5001)] {
+            let (mut loads, mut acts) = keeper(1, StartPlan::Load(Current { shards: 1, ..OLD }));
+            loads.not_before(before);
+            loads.read(KEEP, &mut acts);
+            loads.ready(&mut acts);
+            assert_eq!(loads.epoch(), Some(epoch), "known as {before} before");
+        }
     }
 
     #[test]

@@ -162,8 +162,8 @@ impl Engine<'_> {
         }
         let suppressed = self.suppress_reply();
         self.session.first_pending = self.session.first_pending.wrapping_add(1);
-        self.write(suppressed, |session, node| {
-            reply::write_answer(session, &answer, ask.with_counters, node)
+        self.write(suppressed, |session| {
+            reply::write_answer(session, &answer, ask.with_counters)
         });
         self.core.home.recycle(answer);
         Here::Done
@@ -371,7 +371,7 @@ impl Engine<'_> {
                 };
                 let counters = getjob.with_counters();
                 let jobs = getjob.into_jobs();
-                self.write(progress.suppressed, |session, _| match jobs {
+                self.write(progress.suppressed, |session| match jobs {
                     Err(error) => session.encoder().error(error.to_string()),
                     Ok(jobs) if jobs.is_empty() => session.encoder().null_array(),
                     Ok(jobs) => reply::write_jobs(session, &jobs, counters),
@@ -404,13 +404,11 @@ impl Engine<'_> {
         let progress = self.end_progress();
         let suppressed = progress.suppressed;
         match progress.kind {
-            Kind::Ids(ids) => self.write(suppressed, |session, _| write_ids(session, ids)),
-            Kind::Peek { jobs, .. } => {
-                self.write(suppressed, |session, _| reply::write_peeked(session, &jobs))
-            }
+            Kind::Ids(ids) => self.write(suppressed, |session| write_ids(session, ids)),
+            Kind::Peek { jobs, .. } => self.write(suppressed, |session| reply::write_peeked(session, &jobs)),
             Kind::Scan(scan) => {
-                self.write(suppressed, |session, node| {
-                    reply::write_page(session, scan.next, &scan.items, node)
+                self.write(suppressed, |session| {
+                    reply::write_page(session, scan.next, &scan.items)
                 });
             }
             Kind::Gather {
@@ -505,9 +503,7 @@ impl Engine<'_> {
             }
             Err(error) => {
                 let suppressed = self.end_progress().suppressed;
-                self.write(suppressed, |session, _| {
-                    session.encoder().error(error.to_string())
-                });
+                self.write(suppressed, |session| session.encoder().error(error.to_string()));
             }
         }
     }
@@ -533,7 +529,7 @@ impl Engine<'_> {
                 });
             }
             Err(error) => {
-                self.write(progress.suppressed, |session, _| {
+                self.write(progress.suppressed, |session| {
                     session.encoder().error(error.to_string())
                 });
             }
@@ -551,7 +547,7 @@ impl Engine<'_> {
             }
             Some(Kind::Sleep) => {
                 let progress = self.end_progress();
-                self.write(progress.suppressed, |session, _| session.encoder().simple(b"OK"));
+                self.write(progress.suppressed, |session| session.encoder().simple(b"OK"));
             }
             _ => unreachable!("only GETJOB and DEBUG SLEEP have a timer"),
         }

@@ -194,8 +194,8 @@ impl Engine<'_> {
         match answer {
             Some(answer) if self.session.pending.is_empty() && !matches!(answer, Answer::Waiting) => {
                 self.session.first_pending = self.session.first_pending.wrapping_add(1);
-                self.write(suppressed, |session, node| {
-                    reply::write_answer(session, &answer, with_counters, node)
+                self.write(suppressed, |session| {
+                    reply::write_answer(session, &answer, with_counters)
                 });
                 self.core.home.recycle(answer);
             }
@@ -278,8 +278,8 @@ impl Engine<'_> {
             run = Some(this);
             calls += 1;
             let counters = pending.with_counters;
-            self.write(pending.suppressed, |session, node| {
-                reply::write_answer(session, &answer, counters, node)
+            self.write(pending.suppressed, |session| {
+                reply::write_answer(session, &answer, counters)
             });
         }
         self.count_late(run, calls);

@@ -4,13 +4,13 @@ use crate::commands::view::{JobView, PageItem, QueueView, Said, ScanPosition};
 use crate::id::NodeId;
 use crate::message::{Answer, Delivered};
 use crate::session::Session;
-use crate::wire::{Blob, Encoder};
+use crate::wire::Encoder;
 
 /// Writes the answer of a home shard as the reply to its request.
 ///
 /// # Panics
 /// On an answer that is not the end of a request (`Waiting`, `Offers`, parts): our own mistake.
-pub(super) fn write_answer(session: &mut Session, answer: &Answer, with_counters: bool, node: &Blob) {
+pub(super) fn write_answer(session: &mut Session, answer: &Answer, with_counters: bool) {
     match answer {
         Answer::Error(error) => session.encoder().error(error.to_string()),
         Answer::Ok => session.encoder().simple(b"OK"),
@@ -22,7 +22,7 @@ pub(super) fn write_answer(session: &mut Session, answer: &Answer, with_counters
         Answer::Jobs(jobs) if jobs.is_empty() => session.encoder().null_array(),
         Answer::Jobs(jobs) => write_jobs(session, jobs, with_counters),
         Answer::Job(None) => session.encoder().null(),
-        Answer::Job(Some(job)) => write_job_view(&mut session.encoder(), job, node),
+        Answer::Job(Some(job)) => write_job_view(&mut session.encoder(), job),
         Answer::Queue(None) => session.encoder().null_array(),
         Answer::Queue(Some(queue)) => write_queue_view(&mut session.encoder(), queue),
         Answer::Nodes(nodes) => write_nodes(&mut session.encoder(), nodes),
@@ -94,9 +94,9 @@ fn write_delivered(out: &mut Encoder<'_>, job: &Delivered, with_counters: bool) 
     }
 }
 
-/// SHOW: 15 pairs in one flat array, in RESP3 too (`clients.md`).
-fn write_job_view(out: &mut Encoder<'_>, job: &JobView, node: &Blob) {
-    out.array(30);
+/// SHOW: 16 pairs in one flat array, in RESP3 too (`clients.md`); those of the original come first.
+fn write_job_view(out: &mut Encoder<'_>, job: &JobView) {
+    out.array(32);
     out.bulk(b"id");
     out.bulk_id(job.id);
     out.bulk(b"queue");
@@ -115,10 +115,10 @@ fn write_job_view(out: &mut Encoder<'_>, job: &JobView, node: &Blob) {
     pair(out, "nacks", u64::from(job.nacks));
     pair(out, "additional-deliveries", u64::from(job.additional_deliveries));
     out.bulk(b"nodes-delivered");
-    out.array(1);
-    out.blob(node);
+    write_each(out, &job.holders, |holder| holder.node.text());
+    let confirmed: Vec<_> = job.holders.iter().filter(|holder| holder.confirmed).collect();
     out.bulk(b"nodes-confirmed");
-    out.array(0);
+    write_each(out, &confirmed, |holder| holder.node.text());
     for (name, ms) in [
         ("next-requeue-within", job.next_requeue_ms),
         ("next-awake-within", job.next_awake_ms),
@@ -131,6 +131,14 @@ fn write_job_view(out: &mut Encoder<'_>, job: &JobView, node: &Blob) {
     }
     out.bulk(b"body");
     out.blob(&job.body);
+    out.bulk(b"nodes-hosts");
+    write_each(out, &job.holders, |holder| format!("{:016x}", holder.host));
+}
+
+/// An array of texts.
+fn write_each<T, S: AsRef<[u8]>>(out: &mut Encoder<'_>, of: &[T], text: impl Fn(&T) -> S) {
+    out.array(of.len());
+    of.iter().for_each(|one| out.bulk(text(one)));
 }
 
 /// QSTAT: 10 pairs in one flat array, in RESP3 too.
@@ -156,7 +164,7 @@ fn write_queue_view(out: &mut Encoder<'_>, queue: &QueueView) {
 }
 
 /// QSCAN and JSCAN: the cursor as a bulk string, then the elements.
-pub(super) fn write_page(session: &mut Session, next: Option<ScanPosition>, items: &[PageItem], node: &Blob) {
+pub(super) fn write_page(session: &mut Session, next: Option<ScanPosition>, items: &[PageItem]) {
     let mut out = session.encoder();
     out.array(2);
     out.bulk(next.map_or(0, |position| position.0).to_string().as_bytes());
@@ -165,7 +173,7 @@ pub(super) fn write_page(session: &mut Session, next: Option<ScanPosition>, item
         match item {
             PageItem::Queue(name) => out.blob(name),
             PageItem::Id(id) => out.simple_id(*id),
-            PageItem::Job(job) => write_job_view(&mut out, job, node),
+            PageItem::Job(job) => write_job_view(&mut out, job),
         }
     }
 }
@@ -175,6 +183,7 @@ mod tests {
     use super::*;
     use crate::commands::testing::reply;
     use crate::commands::view::PauseState;
+    use crate::wire::Blob;
 
     #[test]
     fn what_each_node_says() {

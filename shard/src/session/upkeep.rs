@@ -216,15 +216,13 @@ impl Engine<'_> {
 
     pub(super) fn reply_error(&mut self, error: &CommandError) {
         let suppressed = self.suppress_reply();
-        self.write(suppressed, |session, _| {
-            session.encoder().error(error.to_string())
-        });
+        self.write(suppressed, |session| session.encoder().error(error.to_string()));
     }
 
-    pub(super) fn write(&mut self, suppressed: bool, write: impl FnOnce(&mut Session, &crate::wire::Blob)) {
+    pub(super) fn write(&mut self, suppressed: bool, write: impl FnOnce(&mut Session)) {
         if !suppressed {
             self.session.last_reply_start = self.session.output.produced_bytes();
-            write(self.session, &self.core.node_text);
+            write(self.session);
         }
     }
 }

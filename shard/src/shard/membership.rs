@@ -34,8 +34,11 @@ pub(super) fn facts(settings: &Settings, facts: &NodeFacts) -> Facts {
 }
 
 impl Shard {
-    /// The node takes part in the cluster as soon as its store epoch is known, and says so when that changes.
+    /// The node takes part in the cluster as soon as its store epoch is known.
     pub(super) fn start_membership(&mut self, now: Now) {
+        if self.membership.as_ref().is_none_or(Membership::is_running) {
+            return;
+        }
         let keeper = self
             .core
             .coordinator
@@ -64,7 +67,7 @@ impl Shard {
         acts.into_iter().for_each(|act| self.membership_act(now, act));
     }
 
-    fn membership_act(&mut self, _now: Now, act: Act) {
+    fn membership_act(&mut self, now: Now, act: Act) {
         match act {
             Act::Dial(dial) => self.core.effects.push(Effect::Dial(dial)),
             Act::HangUp(link) => self.core.effects.push(Effect::HangUp { link }),
@@ -81,8 +84,19 @@ impl Shard {
                     coordinator.keeper.set_epoch(epoch);
                 }
                 let (ticket, change) = (Some(ticket), Change::FlushAll);
-                self.core.send_node(0, NodeMessage::Ask { ticket, change });
+                self.coordinate(0, NodeMessage::Ask { ticket, change });
+                self.with_membership(now, |membership| membership.flushed(now));
             }
+        }
+    }
+
+    /// DEBUG FLUSHALL: first the others are to know that this node loses what it holds.
+    pub(super) fn flush_all(&mut self, now: Now, ticket: Ticket) {
+        if self.membership.as_ref().is_some_and(Membership::is_running) {
+            self.with_membership(now, |membership| membership.flush(now, ticket));
+        } else {
+            let (ticket, change) = (Some(ticket), Change::FlushAll);
+            self.coordinate(0, NodeMessage::Ask { ticket, change });
         }
     }
 
@@ -126,7 +140,9 @@ impl Shard {
         self.with_membership(now, |membership| membership.configure(now, facts));
     }
 
+    /// What is due. A log that begins, or is read, is looked after by inputs of many kinds: the node takes part after any of them.
     pub(super) fn membership_tick(&mut self, now: Now) {
+        self.start_membership(now);
         let due = self.membership.as_ref().and_then(Membership::next_deadline);
         if due.is_some_and(|due| due <= now.mono()) {
             self.with_membership(now, |membership| membership.tick(now));

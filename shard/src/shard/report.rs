@@ -54,6 +54,7 @@ impl Shard {
             queued_jobs: there.queued,
             acked_jobs: there.acked,
             adding_jobs: there.adding,
+            jobs_on_one_host: there.on_one_host,
             used_bytes: home.memory.used(),
             log: self.log_gauges(),
             ..Gauges::default()

@@ -136,7 +136,7 @@ fn fits(kind: &Kind, reply: &Reply) -> bool {
         (Kind::Ids { count, .. }, Reply::Integer(number)) => (0..=*count as i64).contains(number),
         (Kind::Ids { .. }, Reply::Error(text)) => text.starts_with("PAUSED"),
         (Kind::Show, Reply::Null) => true,
-        (Kind::Show, Reply::Array(all)) => all.len() == 30,
+        (Kind::Show, Reply::Array(all)) => all.len() == 32,
         (Kind::Working, Reply::Integer(retry_s)) => *retry_s >= 0,
         (Kind::Working, Reply::Error(text)) => text.starts_with("NOJOB") || text.starts_with("TOOLATE"),
         (Kind::Length, Reply::Integer(length)) => *length >= 0,

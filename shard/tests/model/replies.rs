@@ -105,10 +105,11 @@ fn job_view(job: &JobView) -> Reply {
             integer(u64::from(job.additional_deliveries)),
         ),
         ("nodes-delivered", Reply::Array(vec![bulk(&"4f".repeat(20))])),
-        ("nodes-confirmed", Reply::Array(Vec::new())),
+        ("nodes-confirmed", Reply::Array(vec![bulk(&"4f".repeat(20))])),
         ("next-requeue-within", within(job.next_requeue_ms)),
         ("next-awake-within", within(job.next_awake_ms)),
         ("body", Reply::Bulk(job.body.to_vec())),
+        ("nodes-hosts", Reply::Array(vec![bulk(&"0".repeat(16))])),
     ];
     Reply::Array(
         pairs

@@ -14,8 +14,8 @@ use crate::bus::frame::BadFrame;
 use crate::bus::message::{JobCopy, Members, Refusal, RemoteAnswer, RemoteRequest, Standing};
 use crate::bus::{BusMessage, LinkKind};
 use crate::commands::IdVerb;
-use crate::commands::view::{JobState, JobView, PauseState, QueueView};
-use crate::id::JobId;
+use crate::commands::view::{HolderView, JobState, JobView, PauseState, QueueView};
+use crate::id::{JobId, NodeId};
 use crate::limits::{
     BUS_BATCH_BYTES, BUS_ERROR_BYTES, BUS_ITEMS, BUS_PACKET_BYTES, HOLDERS, MAX_ARGUMENTS, MAX_BULK_BYTES,
     MAX_SECONDS,
@@ -431,6 +431,14 @@ fn answer_from(kind: Kind, parts: &mut Parts<'_>) -> Option<(Ticket, RemoteAnswe
 fn view_from(payload: &ArchivedToldJobPayload, parts: &mut Parts<'_>) -> Option<JobView> {
     let id = JobId::from_bytes(payload.id);
     let (queue, body) = parts.job(id, payload.name_bytes.to_native())?;
+    let holder = |holder: &ArchivedHolderViewPayload| HolderView {
+        node: NodeId::from_bytes(holder.node),
+        host: holder.host.to_native(),
+        confirmed: holder.confirmed,
+    };
+    if payload.holders.len() > HOLDERS {
+        return None;
+    }
     Some(JobView {
         id,
         queue,
@@ -444,6 +452,7 @@ fn view_from(payload: &ArchivedToldJobPayload, parts: &mut Parts<'_>) -> Option<
         additional_deliveries: payload.additional_deliveries.to_native(),
         next_requeue_ms: payload.next_requeue_ms.as_ref().map(|ms| ms.to_native()),
         next_awake_ms: payload.next_awake_ms.as_ref().map(|ms| ms.to_native()),
+        holders: payload.holders.iter().map(holder).collect(),
         body,
     })
 }

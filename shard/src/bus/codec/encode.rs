@@ -14,7 +14,7 @@ use super::words::Numbered;
 use crate::bus::BusMessage;
 use crate::bus::frame::{FrameKind, HEADER_BYTES, write_header};
 use crate::bus::message::{JobCopy, Members, RemoteAnswer, RemoteRequest, Standing};
-use crate::commands::view::{JobView, QueueView};
+use crate::commands::view::{HolderView, JobView, QueueView};
 use crate::id::JobId;
 use crate::limits::{
     BUS_BATCH_BYTES, BUS_ERROR_BYTES, BUS_ITEMS, BUS_LARGE_BYTES, BUS_PACKET_BYTES, HOLDERS,
@@ -416,6 +416,11 @@ fn job_payload(job: &JobCopy) -> JobPayload {
 }
 
 fn view_payload(ticket: TicketPayload, job: &JobView) -> ToldJobPayload {
+    let holder = |holder: &HolderView| HolderViewPayload {
+        host: holder.host,
+        node: *holder.node.as_bytes(),
+        confirmed: holder.confirmed,
+    };
     ToldJobPayload {
         ttl_s: job.ttl_s,
         ctime: job.ctime,
@@ -428,6 +433,7 @@ fn view_payload(ticket: TicketPayload, job: &JobView) -> ToldJobPayload {
         nacks: job.nacks,
         additional_deliveries: job.additional_deliveries,
         name_bytes: job.queue.len() as u32,
+        holders: job.holders.iter().take(HOLDERS).map(holder).collect(),
         replicate: job.replicate,
         state: job.state.number(),
     }

@@ -300,8 +300,16 @@ pub struct ToldJobPayload {
     pub nacks: u32,
     pub additional_deliveries: u32,
     pub name_bytes: u32,
+    pub holders: Vec<HolderViewPayload>,
     pub replicate: u16,
     pub state: u8,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct HolderViewPayload {
+    pub host: u64,
+    pub node: [u8; 20],
+    pub confirmed: bool,
 }
 
 #[derive(Archive, Serialize, Deserialize)]

@@ -13,7 +13,7 @@ use crate::bus::frame::{Assembler, BadFrame, Frame, HEADER_BYTES};
 use crate::bus::message::{JobCopy, Members, Refusal, RemoteAnswer, RemoteRequest, Standing};
 use crate::bus::{BusMessage, LinkKind};
 use crate::commands::IdVerb;
-use crate::commands::view::{JobState, JobView, PauseState, QueueView};
+use crate::commands::view::{HolderView, JobState, JobView, PauseState, QueueView};
 use crate::id::{JobId, NodeId};
 use crate::limits::*;
 use crate::log::Holder;
@@ -172,6 +172,7 @@ fn job_views() -> impl Strategy<Value = JobView> {
     ]);
     let numbers = any::<(u64, u64, u32, u32, u32, u32, u16)>();
     let nexts = (option::of(any::<u64>()), option::of(any::<u64>()));
+    let holders = vec(any::<([u8; 20], u64, bool)>(), 0..4);
     let parts = (
         any::<([u8; 18], bool)>(),
         blobs(),
@@ -179,22 +180,33 @@ fn job_views() -> impl Strategy<Value = JobView> {
         states,
         numbers,
         nexts,
+        holders,
     );
-    parts.prop_map(|((chance, again), queue, body, state, numbers, nexts)| JobView {
-        id: id_of(&queue, chance, again),
-        queue,
-        state,
-        replicate: numbers.6,
-        ttl_s: numbers.0,
-        ctime: numbers.1,
-        delay_s: numbers.2,
-        retry_s: numbers.3,
-        nacks: numbers.4,
-        additional_deliveries: numbers.5,
-        next_requeue_ms: nexts.0,
-        next_awake_ms: nexts.1,
-        body,
-    })
+    parts.prop_map(
+        |((chance, again), queue, body, state, numbers, nexts, holders)| JobView {
+            id: id_of(&queue, chance, again),
+            queue,
+            state,
+            replicate: numbers.6,
+            ttl_s: numbers.0,
+            ctime: numbers.1,
+            delay_s: numbers.2,
+            retry_s: numbers.3,
+            nacks: numbers.4,
+            additional_deliveries: numbers.5,
+            next_requeue_ms: nexts.0,
+            next_awake_ms: nexts.1,
+            holders: holders
+                .into_iter()
+                .map(|(node, host, confirmed)| HolderView {
+                    node: NodeId::from_bytes(node),
+                    host,
+                    confirmed,
+                })
+                .collect(),
+            body,
+        },
+    )
 }
 
 fn queue_views() -> impl Strategy<Value = QueueView> {

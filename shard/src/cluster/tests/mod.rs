@@ -4,7 +4,7 @@ mod world;
 
 use proptest::prelude::*;
 
-use super::Membership;
+use super::{Membership, conf};
 use crate::bus::{LinkKind, PeerState, Sender};
 use crate::id::NodeId;
 use world::World;
@@ -163,6 +163,34 @@ proptest! {
         world.until(5_000, "met again", |world| world.is_whole(&whole));
         world.run(10_000);
         prop_assert!(world.is_whole(&whole), "{}", world.show());
+    }
+
+    #[test]
+    fn a_flush_comes_with_a_new_epoch_that_was_saved(count in 1..5usize, seed in any::<u64>(), flushes in 1..4usize) {
+        let mut world = World::new(count, seed);
+        world.join();
+        let before = world.machine(0).me.epoch;
+        let shown = |world: &World| world.places[0].topology.as_ref().map(|topology| topology.epoch);
+        for _ in 0..flushes {
+            world.with(0, |machine, now, ticket| machine.flush(now, ticket));
+            // Something else has the caller say the epoch that it knows.
+            world.with(0, |machine, now, _| machine.start(now, before));
+        }
+        prop_assert_eq!(shown(&world), Some(before), "the shards flush with the epoch, not after it");
+        let mut seen = before;
+        for number in 1..=flushes {
+            world.until(200, "flushed", |world| world.places[0].flushed.len() >= number);
+            let epoch = world.places[0].flushed[number - 1];
+            prop_assert!(epoch > seen, "each has an epoch of its own");
+            seen = epoch;
+        }
+        let saved = conf::parse(&world.places[0].disk).expect("what was saved is read").me.expect("it names itself");
+        prop_assert_eq!((world.places[0].flushed.len(), saved.epoch, shown(&world)), (flushes, seen, Some(seen)));
+        let id = world.id(0);
+        world.until(2_000, "the others know", |world| world.places[1..].iter().all(|place| {
+            let topology = place.topology.as_ref().expect("it was published");
+            topology.peers.iter().any(|peer| peer.id == id && peer.epoch == seen)
+        }));
     }
 
     #[test]

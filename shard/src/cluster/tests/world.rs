@@ -244,7 +244,15 @@ impl World {
             }
             Act::Tell(_, text) => place.said.push(text),
             Act::Done(_, result) => place.done.push(result),
-            Act::Flush(_, epoch) => place.flushed.push(epoch),
+            Act::Flush(_, epoch) => {
+                let topology = place.topology.as_ref().expect("it was published");
+                assert_eq!(
+                    topology.epoch, epoch,
+                    "the shards know the epoch before they flush"
+                );
+                place.flushed.push(epoch);
+                self.with(node, |machine, now, _| machine.flushed(now));
+            }
             Act::Die(why) => panic!("{why}"),
         }
     }

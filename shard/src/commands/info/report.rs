@@ -87,6 +87,10 @@ impl<'a> Report<'a> {
             cluster_suspected_nodes: suspect,
             cluster_failed_nodes: failed,
             cluster_leaving: u8::from(self.peers.leaving),
+            cluster_store_epoch: self.peers.epoch,
+            cluster_host: format!("{:016x}", self.peers.host),
+            cluster_zone: format!("{:016x}", self.peers.zone),
+            cluster_reachable_hosts: self.peers.hosts(),
         );
     }
 
@@ -169,6 +173,7 @@ impl<'a> Report<'a> {
             queued_jobs: gauges.queued_jobs,
             acked_jobs: gauges.acked_jobs,
             adding_jobs: gauges.adding_jobs,
+            jobs_on_one_host: gauges.jobs_on_one_host,
         );
     }
 
@@ -388,7 +393,7 @@ mod tests {
     fn values() {
         assert_eq!(
             report("jobs"),
-            "# Jobs\r\nregistered_jobs:10\r\nqueued_jobs:0\r\nacked_jobs:0\r\nadding_jobs:0\r\n"
+            "# Jobs\r\nregistered_jobs:10\r\nqueued_jobs:0\r\nacked_jobs:0\r\nadding_jobs:0\r\njobs_on_one_host:0\r\n"
         );
         assert_eq!(
             report("commandstats"),

@@ -305,7 +305,8 @@ impl Home {
         members: &Members,
     ) {
         let Some(key) = self.find_ack(&id) else {
-            if known && self.find_job(now.mono(), &id).is_some() {
+            if known {
+                // Marks the job when it is here; else it was collected, and who waits for this node to do that learns so.
                 self.on_set_ack(now, from, epoch, id, members);
             }
             return;
@@ -328,6 +329,20 @@ impl Home {
         let others = &mut self.stock.acks[key].others;
         if let Some(member) = others.iter_mut().find(|member| member.peer == from) {
             member.heard = true;
+        }
+    }
+
+    /// The one that is to collect, and has answered, is told again: what it said then may have been lost, or it has forgotten the job.
+    fn tell_collector(&mut self, key: u32) {
+        let Ack {
+            id, others, dummy, ..
+        } = &self.stock.acks[key];
+        let (id, known) = (*id, true);
+        let has_answered = |peer: &PeerNo| others.iter().any(|member| member.peer == *peer && member.heard);
+        let collector = self.collector(others, &id).filter(has_answered);
+        if let Some(collector) = collector.filter(|_| !dummy) {
+            let members = self.members_of(key);
+            self.say(collector, BusMessage::GotAck { id, known, members });
         }
     }
 
@@ -382,6 +397,7 @@ impl Home {
                 return;
             }
             self.tell_ack(key);
+            self.tell_collector(key);
         }
         let ack = &self.stock.acks[key];
         let due = ack.again_at.min(ack.expires_at);

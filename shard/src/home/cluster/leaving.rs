@@ -2,7 +2,7 @@
 //!
 //! | a job here is | what happens | until |
 //! | --- | --- | --- |
-//! | held by fewer others than were asked for | copies | they have confirmed |
+//! | held by fewer others than were asked for, or on one host only | copies | they have confirmed |
 //! | queued | it goes to another node, as an export | that node says that it has queued it |
 //! | delayed, and this node says when it enters | Enqueue to the first of the others | it answers |
 //! | a copy | Left to the others | - |
@@ -76,9 +76,12 @@ impl Home {
         // As many others as were asked for, or all there are.
         let is_short =
             confirmed < u16::from(replicate) && placement::next(&self.peers, &others, &id).is_some();
+        let is_together = replicate > 1 && placement::could_be_apart(&self.peers, &others);
+        let known = others.iter().filter(|member| member.confirmed).count() as u16;
         if is_short {
-            let leaving = others.iter().filter(|member| member.confirmed).count() as u16 - confirmed;
-            self.copy_beside(now, key, u16::from(replicate) + leaving);
+            self.copy_beside(now, key, u16::from(replicate) + known - confirmed, false);
+        } else if is_together {
+            self.copy_beside(now, key, known + 1, true);
         }
         let is_asked = others
             .iter()
@@ -100,16 +103,20 @@ impl Home {
                 let delay_ms = self.stock.jobs[key].enters_at.since_ms(now);
                 self.peers.send(to, BusMessage::Enqueue { id, delay_ms });
             }
-            Place::Idle if !is_short && !is_asked => self.leave_job(key),
+            Place::Idle if !is_short && !is_together && !is_asked => self.leave_job(key),
             Place::Idle | Place::Reserved | Place::Leased | Place::Held | Place::Waiting => {}
         }
     }
 
-    /// Asks other nodes for copies beside the life of a job.
-    pub(super) fn copy_beside(&mut self, now: Mono, key: u32, wanted: u16) {
+    /// Asks other nodes for copies beside the life of a job, so that so many others have one; `apart`: nodes on other hosts only.
+    pub(super) fn copy_beside(&mut self, now: Mono, key: u32, wanted: u16, apart: bool) {
         let share = self.share_of(now, key);
         let entry = &mut self.stock.shares[share];
-        if entry.copying.is_none() {
+        if entry
+            .copying
+            .as_ref()
+            .is_none_or(|copying| copying.apart && !apart)
+        {
             entry.copying = Some(Box::new(Copying {
                 ticket: None,
                 wanted,
@@ -117,6 +124,7 @@ impl Home {
                 ends_at: Mono::NEVER,
                 again_at: now,
                 tries: 0,
+                apart,
             }));
             self.arm_share(share);
         }

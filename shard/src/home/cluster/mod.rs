@@ -11,6 +11,8 @@ pub mod federation;
 pub mod leaving;
 pub mod pauses;
 mod placement;
+#[cfg(test)]
+mod placement_tests;
 pub mod remote;
 pub mod repair;
 pub mod replication;
@@ -62,7 +64,11 @@ impl Home {
             }
             BusMessage::Enqueue { id, delay_ms } => self.on_enqueue(now, from, id, delay_ms),
             BusMessage::Enqueued { id, taken } => self.on_enqueued(now, from, id, taken),
-            BusMessage::Import { copy } => self.on_import(now, from, epoch, *copy),
+            BusMessage::Import { copy } => {
+                let id = copy.id;
+                self.on_import(now, from, epoch, *copy);
+                self.count_hosts_of(now.mono(), &id);
+            }
             BusMessage::Interest { lasting, queues } => self.on_interest(now.mono(), from, lasting, queues),
             BusMessage::Left { id } => self.on_left(now, from, id),
             BusMessage::Ask { ticket, request } => self.on_ask(now, from, ticket, request),
@@ -101,7 +107,7 @@ impl Home {
             }
         }
         self.step_acks(now);
-        self.step_queued();
+        self.step_queued(now);
         self.step_repair(now);
         self.step_federation(now);
         self.step_leaving(now);
@@ -127,6 +133,7 @@ impl Home {
     /// The link to a peer is up.
     pub fn peer_came(&mut self, now: Now, peer: PeerNo) {
         self.journal.begin(now);
+        self.look_for_hosts(now.mono());
         self.tell_all_interest(peer);
         self.ack_sweep = Some(0);
         self.queued_sweep = Some(0);
@@ -136,6 +143,7 @@ impl Home {
     /// The link to a peer is down.
     pub fn peer_went(&mut self, now: Now, peer: PeerNo) {
         self.journal.begin(now);
+        self.look_for_hosts(now.mono());
         self.lower_all(now.mono());
         self.pass_by_unreachable(now.mono());
         self.stop_spreading(peer);
@@ -148,6 +156,7 @@ impl Home {
         self.resolve_holders(now.mono());
         self.lower_all(now.mono());
         self.look_for_lost(now.mono());
+        self.look_for_hosts(now.mono());
         self.forget_gone_interests();
         self.pass_by_unreachable(now.mono());
     }

@@ -3,10 +3,12 @@
 //! A peer whose store epoch is a new one has lost what it held, or some of it: for `rejoin-wait` it may say what it still has, then it leaves the
 //! holder sets, and so does one that was forgotten; one that has been failed for `repair-after` stays in them and is not
 //! counted. Then a walk over the shares, a bounded step at a time, finds jobs with fewer copies than were asked for, and the lowest-ranked
-//! live holder of each asks other nodes.
+//! live holder of each asks other nodes. The same walk begins when a host can be reached that could not before, while there are jobs whose copies all
+//! lie on one.
 
 use std::collections::BTreeMap;
 
+use super::placement;
 use super::share::{self, Others, Share};
 use crate::bus::{PeerNo, PeerState};
 use crate::clock::{Mono, Now};
@@ -25,6 +27,8 @@ pub struct Repair {
     walk: Option<(u32, Mono)>,
     /// Peers that were gone or lost when it was looked last.
     gone: Vec<PeerNo>,
+    /// How many hosts could be reached when it was looked last.
+    hosts: usize,
     /// Holders of restored jobs, until membership is known, and whether the job is kept out of its queue until then.
     jobs: BTreeMap<JobId, (Vec<Holder>, bool)>,
     /// Restored acknowledgements: whom they are to be told to, and until when.
@@ -52,6 +56,15 @@ impl Home {
             self.plan_repair(now);
         }
         self.repair.gone = gone;
+    }
+
+    /// Another host may have come: jobs whose copies all lie on one get one there.
+    pub(super) fn look_for_hosts(&mut self, now: Mono) {
+        let hosts = self.peers.hosts();
+        let before = std::mem::replace(&mut self.repair.hosts, hosts);
+        if hosts > before && self.stock.on_one_host > 0 {
+            self.plan_repair(now);
+        }
     }
 
     /// When repair has something to do by itself.
@@ -109,13 +122,20 @@ impl Home {
                 share::recorded(&self.stock.shares[key].others, &self.peers)
             });
         }
+        self.count_hosts(key);
         let is_once = self.stock.jobs[job].at_most_once();
-        if confirmed + 1 >= replicate || !is_first || copies || waits || is_once {
+        if !is_first || copies || waits || is_once {
             return;
         }
-        let lost = self.stock.shares[key].confirmed() - confirmed;
-        self.counters.repaired += 1;
-        self.copy_beside(now, job, replicate - 1 + lost);
+        let share = &self.stock.shares[key];
+        let known = share.confirmed();
+        if confirmed + 1 < replicate {
+            self.counters.repaired += 1;
+            self.copy_beside(now, job, replicate - 1 + known - confirmed, false);
+        } else if replicate > 1 && placement::could_be_apart(&self.peers, &share.others) {
+            self.counters.repaired += 1;
+            self.copy_beside(now, job, known + 1, true);
+        }
     }
 
     /// A record names a job's other holders.
@@ -207,7 +227,18 @@ impl Home {
             }
             let share = self.share_of(now, key);
             self.stock.shares[share].others = others;
+            self.count_hosts(share);
             self.rejoin(now, key, is_held);
+        }
+    }
+
+    /// The same as `count_hosts` for a job that may not be here.
+    pub(super) fn count_hosts_of(&mut self, now: Mono, id: &JobId) {
+        let share = self
+            .find_job(now, id)
+            .map_or(NONE, |key| self.stock.jobs[key].share);
+        if share != NONE {
+            self.count_hosts(share);
         }
     }
 

@@ -54,6 +54,7 @@ impl Home {
             ends_at,
             again_at: now,
             tries: 0,
+            apart: false,
         }));
         for _ in 0..terms.wanted {
             self.ask_one_more(share);
@@ -61,6 +62,7 @@ impl Home {
         self.send_copies(now, share);
         if !waits {
             self.begin_life(now, key);
+            self.count_hosts(share);
             return Answer::Id(id);
         }
         let queue = self.stock.jobs[key].queue;
@@ -100,6 +102,7 @@ impl Home {
         }
         self.end_adding(key, share, Err(CommandError::RemovedWhileReplicating));
         let share = self.stock.shares.remove(share);
+        self.stock.on_one_host -= u64::from(share.on_one_host);
         if let Some(timer) = share.timer {
             self.stock.cluster_timers.cancel(timer);
         }
@@ -121,11 +124,36 @@ impl Home {
         }
     }
 
+    /// The other holders of a job changed, or whether it lives: whether its copies all lie on one host.
+    pub(super) fn count_hosts(&mut self, share: u32) {
+        let entry = &mut self.stock.shares[share];
+        let job = &self.stock.jobs[entry.job];
+        let is_one = job.replicate > 1
+            && job.place != Place::Waiting
+            && placement::is_on_one_host(&self.peers, &entry.others);
+        let was_one = std::mem::replace(&mut entry.on_one_host, is_one);
+        self.stock.on_one_host = self.stock.on_one_host + u64::from(is_one) - u64::from(was_one);
+    }
+
+    /// The other holders of a job.
+    pub(crate) fn others_of_job(&self, key: u32) -> &[share::Member] {
+        match self.stock.jobs[key].share {
+            NONE => &[],
+            share => &self.stock.shares[share].others,
+        }
+    }
+
     /// Chooses one node more; false when there is none.
     fn ask_one_more(&mut self, share: u32) -> bool {
-        let Share { job, others, .. } = &mut self.stock.shares[share];
+        let Share {
+            job, others, copying, ..
+        } = &mut self.stock.shares[share];
         let id = self.stock.jobs[*job].id;
-        let Some(peer) = placement::next(&self.peers, others, &id) else {
+        let next = match copying {
+            Some(copying) if copying.apart => placement::next_apart,
+            _ => placement::next,
+        };
+        let Some(peer) = next(&self.peers, others, &id) else {
             return false;
         };
         share::note(others, peer, self.peers.peer(peer).epoch, false);
@@ -205,6 +233,11 @@ impl Home {
         if copying.again_at > now {
             return;
         }
+        if copying.apart && !placement::could_be_apart(&self.peers, &share.others) {
+            // Who could have taken it is gone.
+            share.copying = None;
+            return;
+        }
         copying.tries += 1;
         // Those that have gone are asked no more; a node more is asked for each time of waiting.
         self.ask_one_more(key);
@@ -245,13 +278,34 @@ impl Home {
         if waits {
             self.end_adding(key, share_key, Ok(()));
         }
-        self.stock.shares[share_key].copying = None;
+        self.end_copying(key, share_key);
         self.tell_holders(key, share_key);
         self.journal.holders(self.stock.jobs[key].id, || {
             share::recorded(&self.stock.shares[share_key].others, &self.peers)
         });
         if waits {
             self.begin_copied_life(now, key);
+        }
+    }
+
+    /// There are enough copies. When all lie on one host and a node on another one could take one, that one is asked beside the job's life.
+    fn end_copying(&mut self, key: u32, share_key: u32) {
+        let share = &mut self.stock.shares[share_key];
+        let wanted = share.confirmed() + 1;
+        let job = &self.stock.jobs[key];
+        if job.replicate < 2 || !placement::could_be_apart(&self.peers, &share.others) {
+            share.copying = None;
+            return;
+        }
+        let copying = share.copying.as_mut().expect("copies were on their way");
+        copying.wanted = wanted;
+        (copying.ticket, copying.ends_at) = (None, Mono::NEVER);
+        (copying.may_lower, copying.apart) = (false, true);
+        let is_asked = |member: &share::Member| !member.confirmed && self.peers.is_reachable(member.peer);
+        if !share.others.iter().any(is_asked) {
+            // Nobody is on the way: the next is asked now.
+            copying.again_at = Mono::default();
+            self.arm_share(share_key);
         }
     }
 
@@ -273,6 +327,8 @@ impl Home {
     fn begin_copied_life(&mut self, now: Mono, key: u32) {
         let job = &mut self.stock.jobs[key];
         job.place = Place::Idle;
+        self.count_hosts(self.stock.jobs[key].share);
+        let job = &mut self.stock.jobs[key];
         if job.enters_at > now && job.enters_at != Mono::NEVER {
             return self.arm(key);
         }
@@ -359,6 +415,7 @@ impl Home {
         let others = &mut self.stock.shares[share].others;
         share::note_all(others, &self.peers, &copy.members);
         share::note(others, from, epoch, true);
+        self.count_hosts(share);
         if is_new {
             self.stock.shares[share].mine = false;
             self.log_copy(key);
@@ -444,6 +501,7 @@ impl Home {
         };
         let share = self.share_of(now.mono(), key);
         if share::note(&mut self.stock.shares[share].others, from, epoch, true) {
+            self.count_hosts(share);
             self.look_at_copies(now.mono(), key);
         }
     }
@@ -476,6 +534,7 @@ impl Home {
         };
         let share = self.share_of(now.mono(), key);
         if share::note_all(&mut self.stock.shares[share].others, &self.peers, members) {
+            self.count_hosts(share);
             self.journal.holders(id, || {
                 share::recorded(&self.stock.shares[share].others, &self.peers)
             });
@@ -504,6 +563,7 @@ impl Home {
             self.stock.shares[share]
                 .others
                 .retain(|member| member.peer != from);
+            self.count_hosts(share);
             self.journal.holders(id, || {
                 share::recorded(&self.stock.shares[share].others, &self.peers)
             });

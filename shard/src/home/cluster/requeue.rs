@@ -6,7 +6,7 @@
 
 use super::share;
 use crate::bus::message::Standing;
-use crate::bus::{BusMessage, PeerNo};
+use crate::bus::{BusMessage, PeerNo, PeerState};
 use crate::clock::{Mono, Now};
 use crate::home::{Entry, Home, Job, Place};
 use crate::id::JobId;
@@ -189,17 +189,22 @@ impl Home {
         }
     }
 
-    /// A step through the shares after a node came back: of two nodes that queued a job while they could not hear each other, one gives way.
-    pub(super) fn step_queued(&mut self) {
+    /// A step through the shares after a node came back: of two nodes that queued a job while they could not hear each other, one gives way; and
+    /// jobs that wait since this node started are asked about again, since it may have been the one that was not there.
+    pub(super) fn step_queued(&mut self, now: Mono) {
         let Some(from) = self.queued_sweep else { return };
         let step = crate::limits::UPKEEP_STEP as u32;
-        for (_, share) in self.stock.shares.iter_from(from, step) {
+        let mut rejoining = Vec::new();
+        for (key, share) in self.stock.shares.iter_from(from, step) {
             let Job {
                 id,
                 nacks,
                 additional_deliveries,
                 ..
             } = self.stock.jobs[share.job];
+            if share.rejoins {
+                rejoining.push(key);
+            }
             if share.requeued && self.stock.jobs[share.job].is_queued() {
                 for member in &share.others {
                     let message = BusMessage::Queued {
@@ -210,6 +215,11 @@ impl Home {
                     self.peers.send(member.peer, message);
                 }
             }
+        }
+        for key in rejoining {
+            let share = &mut self.stock.shares[key];
+            (share.asked, share.ask_at) = (0, now);
+            self.arm_share(key);
         }
         let next = from.saturating_add(step);
         self.queued_sweep = (next < self.stock.shares.high_water()).then_some(next);
@@ -328,12 +338,15 @@ impl Home {
         self.try_to_rejoin(now, key);
     }
 
-    /// After a restart: when all that can be reached have answered, nobody is waited for.
+    /// After a restart: when all have answered that are not failed, nobody is waited for. The link to another one may not be up yet.
     pub(super) fn try_to_rejoin(&mut self, now: Mono, key: u32) {
         let Job { share, id, .. } = self.stock.jobs[key];
         let entry = &self.stock.shares[share];
-        let mut open = entry.others.iter().filter(|member| !member.heard);
-        if !entry.rejoins || open.any(|member| self.peers.is_reachable(member.peer)) {
+        let is_open = |member: &share::Member| {
+            let state = self.peers.peer(member.peer).state;
+            !member.heard && matches!(state, PeerState::Alive | PeerState::Suspect)
+        };
+        if !entry.rejoins || entry.others.iter().any(is_open) {
             return;
         }
         let behind = share::place(&entry.others, &self.peers, &id);
@@ -360,6 +373,7 @@ impl Home {
             }
             Some(member) if member.confirmed => {
                 self.stock.shares[share].others.retain(|other| other.peer != from);
+                self.count_hosts(share);
                 self.journal.holders(id, || {
                     share::recorded(&self.stock.shares[share].others, &self.peers)
                 });
@@ -422,7 +436,9 @@ impl Home {
             return None;
         }
         let share = self.share_of(now.mono(), key);
-        share::note(&mut self.stock.shares[share].others, from, epoch, true);
+        if share::note(&mut self.stock.shares[share].others, from, epoch, true) {
+            self.count_hosts(share);
+        }
         Some(key)
     }
 }

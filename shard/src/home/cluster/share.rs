@@ -53,6 +53,8 @@ pub struct Share {
     pub rejoins: bool,
     /// This node queued it again, and said so: said again to a node that comes back, which may have done the same.
     pub requeued: bool,
+    /// It is counted among the jobs whose copies all lie on one host (`Stock::on_one_host`).
+    pub on_one_host: bool,
     /// It was imported, and is not exported again before this.
     pub not_before: Mono,
     /// When the others learnt last from when on their own deadlines run.
@@ -76,6 +78,8 @@ pub struct Copying {
     pub again_at: Mono,
     /// How often that was done.
     pub tries: u32,
+    /// There are enough, all on one host: only nodes on other hosts are asked, until one of them has it.
+    pub apart: bool,
 }
 
 impl Share {
@@ -91,6 +95,7 @@ impl Share {
             ranked: false,
             rejoins: false,
             requeued: false,
+            on_one_host: false,
             not_before: Mono::default(),
             told_at: now,
             timer: None,

@@ -1,5 +1,6 @@
 //! DEBUG FLUSHALL.
 
+use super::cluster::{Nodes, QUEUED, copies, number};
 use crate::commands::Request;
 use crate::home::testing::{Scene, job};
 use crate::memory::Memory;
@@ -75,5 +76,35 @@ fn little_leaves_no_rubble() {
             scene.home.next_deadline().is_none(),
             "nothing is left to tear down"
         );
+    }
+}
+
+#[test]
+fn copies_of_what_a_node_flushed_live_on_elsewhere() {
+    for flushed in 0..2 {
+        let mut nodes = Nodes::new(3);
+        let id = nodes.add(0, copies("q", 2)).unwrap();
+        let held = nodes.states(id);
+        let other = (1..3).find(|&node| held[node].is_some()).unwrap();
+        let flushed = [0, other][flushed];
+        // As the node does it: the epoch first, and nothing in between.
+        let epoch = |node| 1 + u64::from(node == flushed);
+        let all: Vec<(usize, u64)> = (0..3).map(|node| (node, epoch(node))).collect();
+        for node in 0..3 {
+            nodes.publish(node, &all);
+        }
+        for node in (0..3).filter(|&node| node != flushed) {
+            let now = nodes.scenes[node].now;
+            nodes.scenes[node]
+                .home
+                .peer_epoch_changed(now, number(flushed, node));
+        }
+        let now = nodes.scenes[flushed].now;
+        nodes.scenes[flushed].home.flush(now);
+        nodes.pass(20_000);
+        let states = nodes.states(id);
+        let alive = states.iter().flatten().count();
+        assert_eq!(alive, 2, "it was copied again: {states:?}");
+        assert!(states.contains(&QUEUED), "{states:?}");
     }
 }

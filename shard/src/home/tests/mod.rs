@@ -1,7 +1,9 @@
 //! The rules of a home, one by one, in virtual time. Every step is followed by the check of the whole state.
 
+mod acknowledgements;
 mod cluster;
 mod flush;
+mod hosts;
 mod jobs;
 mod journal;
 mod lines;

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use shard::clock::Now;
 use shard::commands::addjob::AddJob;
-use shard::commands::view::{JobState, JobView, PauseState, QueueView};
+use shard::commands::view::{HolderView, JobState, JobView, PauseState, QueueView};
 use shard::commands::{IdVerb, Request};
 use shard::error::CommandError;
 use shard::id::JobId;

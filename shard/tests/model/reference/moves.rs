@@ -1,6 +1,7 @@
 //! What jobs do: enter, leave, be handed out, be described.
 
 use super::*;
+use crate::support::ALONE;
 
 impl Reference {
     pub(super) fn find(&mut self, now: u64, id: &JobId) -> Option<JobId> {
@@ -134,6 +135,11 @@ impl Reference {
             additional_deliveries: job.additional_deliveries,
             next_requeue_ms,
             next_awake_ms: Some(left_ms.min(sooner)),
+            holders: vec![HolderView {
+                node: ALONE,
+                host: 0,
+                confirmed: true,
+            }],
             body: job.add.body.clone(),
         }
     }

@@ -1,5 +1,17 @@
 //! Real servers that make a cluster over real sockets.
+//!
+//! `fleet` has the processes, `proxy` stands between them and cuts, `clients` work while something happens, and `ledger` counts every job and
+//! says what must hold. `faults`: nodes that are killed, stopped or parted; `restarts`: all of them at once, with the log; `epochs`: what a
+//! node may say that has lost nothing, or all. `SHARDQ_TEST_SCALE` makes more rounds.
 
+mod clients;
+mod epochs;
+mod faults;
+mod fleet;
+mod ledger;
+mod proxy;
+mod restarts;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::collections::BTreeSet;
