@@ -1,11 +1,11 @@
 //! The client sockets of one shard, behind a narrow interface: events out by [`Net::next`], calls in.
 //!
-//! The loop never touches a socket and the sockets never touch a session, so that another way of doing I/O (a ring of
-//! our own) can take this module's place. What must hold:
+//! The loop never touches a socket and the sockets never touch a session. A socket is one on the shard's own ring ([`ring`]), or
+//! glommio's ([`stream`]) where the kernel has no such rings. What must hold on both:
 //!
-//! - One receive for everything that is there, into a buffer that all connections of the shard share: an idle
-//!   connection holds no buffer. Nothing is copied; the bytes are lent to the loop until its next call.
-//! - Output is sent at once, all chunks in one system call; only what the kernel does not take waits for the socket.
+//! - An idle connection holds no buffer: those that are received into are shared by all connections of the shard. Nothing is copied; the
+//!   bytes are lent to the loop until its next call.
+//! - Output is sent in the turn that brings it, all chunks together; only what the kernel does not take waits for the socket.
 //! - Bytes are told as sent when the kernel has them, and never before.
 //! - After the client has shut down its writing side it is still sent what it asked for.
 //! - After a connection's last output its input is read away until the client closes too: the kernel answers unread input
@@ -13,6 +13,8 @@
 
 mod accept;
 mod connection;
+mod ring;
+mod stream;
 mod unsent;
 
 use std::cell::RefCell;
@@ -26,7 +28,10 @@ use shard::message::SessionId;
 
 use crate::wakeup::{Place, Ready, Side, Wakeup, socket_waker};
 pub use accept::{Arrival, Listener};
-use connection::{Connection, Phase, Received};
+use connection::{Connection, Phase, Received, Socket};
+use ring::Lent;
+pub use ring::{Ring, probe};
+use stream::Stream;
 pub use unsent::Unsent;
 
 /// Bytes of one receive at the most.
@@ -51,6 +56,8 @@ pub enum Event<'a> {
 /// The sockets of a shard.
 pub struct Net {
     wakeup: Arc<Wakeup>,
+    /// Where the sockets are; none: they are glommio's.
+    ring: Option<Ring>,
     places: Vec<Entry>,
     free: Vec<u32>,
     /// The place of each session, by the session's index.
@@ -59,10 +66,15 @@ pub struct Net {
     notices: VecDeque<Place>,
     arrivals: Rc<RefCell<VecDeque<Arrival>>>,
     listeners: Vec<glommio::Task<()>>,
+    /// Listeners on the ring: number, path of a Unix socket.
+    ring_listeners: Vec<(usize, Option<Arc<str>>)>,
     /// Connections that are being closed, in the order of their deadlines.
     lingering: VecDeque<(u64, Place)>,
     flushing: usize,
+    /// What glommio's sockets receive into.
     buffer: Box<[u8]>,
+    /// What the event that was told last has of the ring's buffers.
+    lent: Option<Lent>,
     keepalive_s: u64,
 }
 
@@ -80,19 +92,23 @@ enum Found {
 }
 
 impl Net {
-    /// A shard's sockets; the loop sleeps in `wakeup`.
-    pub fn new(wakeup: Arc<Wakeup>, keepalive_s: u64) -> Self {
+    /// A shard's sockets, on this ring if there is one; the loop sleeps in `wakeup`.
+    pub fn new(wakeup: Arc<Wakeup>, ring: Option<Ring>, keepalive_s: u64) -> Self {
+        let buffer_bytes = if ring.is_some() { 0 } else { RECEIVE_BYTES };
         Self {
             wakeup,
+            ring,
             places: Vec::new(),
             free: Vec::new(),
             sessions: Vec::new(),
             notices: VecDeque::new(),
             arrivals: Rc::default(),
             listeners: Vec::new(),
+            ring_listeners: Vec::new(),
             lingering: VecDeque::new(),
             flushing: 0,
-            buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
+            buffer: vec![0; buffer_bytes].into_boxed_slice(),
+            lent: None,
             keepalive_s,
         }
     }
@@ -100,6 +116,11 @@ impl Net {
     /// Accepts connections from now on. Must be called on the shard's executor.
     pub fn listen(&mut self, listeners: Vec<Listener>) {
         for listener in listeners {
+            if let Some(ring) = &self.ring {
+                let number = ring.listen(listener.socket);
+                self.ring_listeners.push((number, listener.unix_path));
+                continue;
+            }
             let task = accept::run(listener, Rc::clone(&self.arrivals), Arc::clone(&self.wakeup));
             self.listeners.push(glommio::spawn_local(task));
         }
@@ -108,6 +129,10 @@ impl Net {
     /// Accepts no more connections.
     pub fn stop_listening(&mut self) {
         self.listeners.clear();
+        for (number, _) in self.ring_listeners.drain(..) {
+            let ring = self.ring.as_ref().expect("they are its listeners");
+            ring.stop_listening(number);
+        }
     }
 
     /// Takes in a connection, which `session` makes a session for from the addresses of the two ends: client, server.
@@ -137,8 +162,8 @@ impl Net {
 
     /// The next event, if anything happened.
     pub fn next(&mut self) -> Option<Event<'_>> {
-        let arrival = self.arrivals.borrow_mut().pop_front();
-        if let Some(arrival) = arrival {
+        self.lent = None;
+        if let Some(arrival) = self.next_arrival() {
             return Some(Event::Accepted(arrival));
         }
         let found = match self.next_notice() {
@@ -156,10 +181,41 @@ impl Net {
 
     /// Whether [`Net::next`] may have an event.
     pub fn has_events(&self) -> bool {
-        !self.notices.is_empty() || !self.arrivals.borrow().is_empty() || self.wakeup.has_ready()
+        let is_ring_ready = |ring: &Ring| ring.has_ready() || ring.has_accepted();
+        !self.notices.is_empty()
+            || !self.arrivals.borrow().is_empty()
+            || self.wakeup.has_ready()
+            || self.ring.as_ref().is_some_and(is_ring_ready)
     }
 
-    /// Sends output of a session; what the kernel does not take at once waits here.
+    /// Sends what was given to [`Net::send`], with one system call for all sockets, and brings what happened meanwhile. What the kernel took
+    /// is to be asked for by [`Net::next_about_output`] before the shard does anything else. Without a ring all of that is done already.
+    pub fn turn(&mut self) {
+        let Some(ring) = &self.ring else { return };
+        ring.turn();
+        while let Some(place) = self.ring.as_ref().and_then(Ring::finished) {
+            self.flush(place);
+        }
+    }
+
+    /// Whether the loop may sleep: nothing has happened, and `wakeup` is rung when something does.
+    pub fn may_sleep(&self) -> bool {
+        self.ring.as_ref().is_none_or(Ring::may_sleep)
+    }
+
+    /// The loop sleeps no more.
+    pub fn wake(&self) {
+        if let Some(ring) = &self.ring {
+            ring.wake();
+        }
+    }
+
+    /// Whether what happens to sockets is seen without the executor.
+    pub fn has_ring(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    /// Sends output of a session: at once what the kernel takes, or all with the next [`Net::turn`].
     pub fn send(&mut self, session: SessionId, chunks: &mut Vec<Bytes>) {
         let Some(place) = self.place_of(session) else {
             chunks.clear();
@@ -248,12 +304,26 @@ impl Net {
         match found {
             Found::Bytes(session, bytes) => Event::Bytes {
                 session,
-                bytes: &self.buffer[..bytes],
+                bytes: match &self.lent {
+                    Some(lent) => lent,
+                    None => &self.buffer[..bytes],
+                },
             },
             Found::HalfClosed(session) => Event::HalfClosed { session },
             Found::Closed(session) => Event::Closed { session },
             Found::Sent(session, bytes) => Event::Sent { session, bytes },
         }
+    }
+
+    fn next_arrival(&mut self) -> Option<Arrival> {
+        let Some(ring) = &self.ring else {
+            return self.arrivals.borrow_mut().pop_front();
+        };
+        self.ring_listeners.iter().find_map(|(number, unix_path)| {
+            let socket = ring.accepted(*number)?;
+            let unix_path = unix_path.clone();
+            Some(Arrival { socket, unix_path })
+        })
     }
 
     fn next_notice(&mut self) -> Option<Found> {
@@ -283,7 +353,13 @@ impl Net {
 
     fn next_ready(&mut self) -> Option<Found> {
         loop {
-            let Ready { place, side } = self.wakeup.pop()?;
+            let Ready { place, side } = match &self.ring {
+                Some(ring) => Ready {
+                    place: ring.ready()?,
+                    side: Side::Read,
+                },
+                None => self.wakeup.pop()?,
+            };
             let entry = &mut self.places[place.index as usize];
             let Some(connection) = entry
                 .connection
@@ -293,7 +369,7 @@ impl Net {
                 continue;
             };
             if side == Side::Write {
-                connection.is_blocked = false;
+                connection.set_writable();
                 self.flush(place);
                 match self.next_notice() {
                     Some(found) => return Some(found),
@@ -301,12 +377,23 @@ impl Net {
                 }
             }
             let received = connection.receive(&mut self.buffer);
-            if matches!(received, Received::Bytes { more: true, .. }) {
-                self.wakeup.push(Ready { place, side });
+            match &self.ring {
+                Some(ring) if matches!(received, Received::Lent { more: true, .. }) => {
+                    ring.serve_again(place)
+                }
+                None if matches!(received, Received::Bytes { more: true, .. }) => {
+                    self.wakeup.push(Ready { place, side });
+                }
+                _ => {}
             }
             match (received, connection.session) {
-                (Received::Nothing, _) | (Received::Bytes { .. }, None) => {}
+                (Received::Nothing, _) | (Received::Bytes { .. } | Received::Lent { .. }, None) => {}
                 (Received::Bytes { bytes, .. }, Some(session)) => return Some(Found::Bytes(session, bytes)),
+                (Received::Lent { bytes, .. }, Some(session)) => {
+                    let count = bytes.len();
+                    self.lent = Some(bytes);
+                    return Some(Found::Bytes(session, count));
+                }
                 (Received::End, Some(session)) => return Some(Found::HalfClosed(session)),
                 (Received::End, None) => self.end_of_lingering(place),
                 (Received::Failed, Some(_)) => self.fail(place),
@@ -328,8 +415,15 @@ impl Net {
             index,
             generation: entry.generation,
         };
-        let wakers = [Side::Read, Side::Write].map(|side| socket_waker(&self.wakeup, place, side));
-        let (connection, peer, local) = Connection::new(arrival, wakers, self.keepalive_s);
+        let Arrival { socket, unix_path } = arrival;
+        let socket = match &self.ring {
+            Some(ring) => Socket::Ring(ring.adopt(socket, place)),
+            None => {
+                let wakers = [Side::Read, Side::Write].map(|side| socket_waker(&self.wakeup, place, side));
+                Socket::Stream(Stream::new(socket, wakers))
+            }
+        };
+        let (connection, peer, local) = Connection::new(socket, unix_path.as_deref(), self.keepalive_s);
         let before = entry.connection.replace(connection);
         assert!(before.is_none(), "a free place holds no connection");
         (place, peer, local)

@@ -29,7 +29,7 @@ use crate::config::{Config, cpus};
 use crate::executor::Heartbeat;
 use crate::log::{self, Files, FolderLock};
 use crate::mesh::{self, Mesh};
-use crate::net::{Listener, Net};
+use crate::net::{self, Listener, Net, Ring};
 use crate::nodes::{self, NodesError, NodesFile};
 use crate::wakeup::Wakeup;
 use crate::worker::{Clock, Parts, Posts, Worker};
@@ -106,6 +106,7 @@ pub fn run(config: Config) -> Result<(), BootError> {
     settings.maxclients = probe::open_files(settings.maxclients, log_files)?;
     probe::io_uring()?;
     probe::locked_memory()?;
+    let has_rings = has_rings(&settings)?;
     let (listeners, addresses) = listen::bind(&settings)?;
     let bus_listeners = listen::bind_bus(&settings)?;
     let unix_socket = listeners.iter().find_map(|listener| listener.unix_path.clone());
@@ -124,6 +125,7 @@ pub fn run(config: Config) -> Result<(), BootError> {
             ..options(shards, file.as_ref().map_or("", |(path, _)| path), nodes)
         },
         nodes_file,
+        has_rings,
         settings,
         clock: Clock::start(),
         config_file: file.map(|(_, file)| file),
@@ -155,6 +157,7 @@ pub fn run(config: Config) -> Result<(), BootError> {
 struct Node {
     options: ShardOptions,
     settings: Settings,
+    has_rings: bool,
     clock: Clock,
     config_file: Option<ConfigFile>,
     lock: FolderLock,
@@ -177,6 +180,7 @@ impl Node {
                     ..self.options.clone()
                 },
                 settings: self.settings.clone(),
+                has_ring: self.has_rings,
                 clock: self.clock,
                 config_file: self.config_file.clone(),
                 lock: self.lock.clone(),
@@ -216,6 +220,8 @@ struct OfShard0 {
 struct Seat {
     options: ShardOptions,
     settings: Settings,
+    /// Whether its sockets are on a ring of its own.
+    has_ring: bool,
     clock: Clock,
     config_file: Option<ConfigFile>,
     lock: FolderLock,
@@ -246,7 +252,14 @@ impl Seat {
         let (number, shards) = (self.options.shard, self.options.shards);
         let posts = Posts::new(Arc::clone(&wakeup));
         let mesh = Mesh::join(self.mesh, number, shards, &wakeup).await;
-        let mut net = Net::new(Arc::clone(&wakeup), self.settings.tcp_keepalive_s);
+        let ring = self.has_ring.then(|| Ring::new(&wakeup));
+        let ring = ring.and_then(|made| {
+            made.inspect_err(|error| {
+                warn!("shard {number} serves sockets by glommio: its ring cannot be made: {error}")
+            })
+            .ok()
+        });
+        let mut net = Net::new(Arc::clone(&wakeup), ring, self.settings.tcp_keepalive_s);
         let mut bus = Bus::new(bus::Parts {
             shard: number,
             shards,
@@ -300,6 +313,22 @@ fn stop_on_panic() {
         tracing::error!("stopped by a broken invariant: {text} at {place}");
         std::process::abort();
     }));
+}
+
+/// Whether sockets are on rings of their own.
+fn has_rings(settings: &Settings) -> Result<bool, BootError> {
+    if settings.sockets == "glommio" {
+        info!("sockets are served by glommio, as the setting says");
+        return Ok(false);
+    }
+    match net::probe() {
+        Ok(()) => Ok(true),
+        Err(why) if settings.sockets == "ring" => Err(BootError::Setting(format!("setting sockets: {why}"))),
+        Err(why) => {
+            warn!("sockets are served by glommio, which takes a multiple of the CPU: {why}");
+            Ok(false)
+        }
+    }
 }
 
 fn change_folder(settings: &Settings) -> Result<(), BootError> {

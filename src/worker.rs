@@ -49,6 +49,9 @@ const OUTPUT_ROUNDS: usize = 4;
 const LOG_ROUNDS: usize = 4;
 /// How soon to look again while a channel of the mesh is full.
 const MESH_RETRY_US: u64 = 200;
+/// How long a shard with work goes on without a look of the executor at its rings, when its sockets are on a ring of their own: each look
+/// costs about as much as a request.
+const LOOK_PAUSE_US: u64 = 50;
 /// How long a stopped shard may take to write what is on its way.
 const STOP_FLUSH_US: u64 = 2_000_000;
 
@@ -142,6 +145,8 @@ pub struct Worker {
     wrote_at_once: bool,
     /// A batch of the bus.
     bus_batch: Vec<BusMessage>,
+    /// When the executor is to look at its rings, at the latest.
+    next_look_us: u64,
     /// When the shard stopped; writing goes on until then at the latest.
     ends_at_us: Option<u64>,
 }
@@ -200,6 +205,7 @@ impl Worker {
             chunks: Vec::new(),
             wrote_at_once: false,
             bus_batch: Vec::new(),
+            next_look_us: 0,
             ends_at_us: None,
         }
     }
@@ -218,6 +224,9 @@ impl Worker {
     fn turn(&mut self) {
         self.wakeup.begin_turn();
         self.heartbeat.quicken();
+        if !self.net.has_events() {
+            self.turn_sockets();
+        }
         self.take_mesh();
         self.take_posts();
         self.take_bus();
@@ -227,7 +236,7 @@ impl Worker {
         self.tick(now);
         for _ in 0..OUTPUT_ROUNDS {
             self.write_output();
-            self.tell_sent(now);
+            self.turn_sockets();
             if self.dirty.is_empty() {
                 break;
             }
@@ -364,8 +373,11 @@ impl Worker {
         self.dirty = dirty;
     }
 
-    /// Tells the shard what the kernel took at once, and which connections turned out to be broken.
-    fn tell_sent(&mut self, now: Now) {
+    /// Sends and brings what sockets have, and tells the shard at once what the kernel took, and which connections turned out to be
+    /// broken.
+    fn turn_sockets(&mut self) {
+        self.net.turn();
+        let now = self.clock.now();
         while let Some(event) = self.net.next_about_output() {
             match event {
                 Event::Sent { session, bytes } => self.step(now, Input::Sent { session, bytes }),
@@ -434,20 +446,29 @@ impl Worker {
         Some(next.saturating_sub(now_us))
     }
 
-    async fn sleep(&self) {
-        match self.rest_us(self.clock.now().mono_us) {
-            Some(0) => look_at_rings().await,
-            Some(rest_us) => {
-                let mut timer = Timer::new(Duration::from_micros(rest_us));
-                poll_fn(|context| {
-                    if self.wakeup.poll(context).is_ready() {
-                        return Poll::Ready(());
-                    }
-                    Pin::new(&mut timer).poll(context).map(|_| ())
-                })
-                .await;
+    /// Sleeps until there is something to do. With work at hand, or found while the sockets settle down for the sleep, it only lets
+    /// the executor look at its rings, and not in each turn when the sockets do without.
+    async fn sleep(&mut self) {
+        let now_us = self.clock.now().mono_us;
+        let rest_us = self.rest_us(now_us);
+        if rest_us == Some(0) || !self.net.may_sleep() {
+            if !self.net.has_ring() || now_us >= self.next_look_us {
+                look_at_rings().await;
+                self.next_look_us = self.clock.now().mono_us + LOOK_PAUSE_US;
             }
-            None => poll_fn(|context| self.wakeup.poll(context)).await,
+            return;
         }
+        let mut timer = rest_us.map(|rest_us| Timer::new(Duration::from_micros(rest_us)));
+        poll_fn(|context| {
+            if self.wakeup.poll(context).is_ready() {
+                return Poll::Ready(());
+            }
+            match &mut timer {
+                Some(timer) => Pin::new(timer).poll(context).map(|_| ()),
+                None => Poll::Pending,
+            }
+        })
+        .await;
+        self.net.wake();
     }
 }

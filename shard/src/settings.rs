@@ -30,6 +30,8 @@ pub struct Settings {
     pub port: u64,
     /// Connections that the kernel keeps until they are accepted.
     pub tcp_backlog: u64,
+    /// How sockets are served: `auto`, `ring` or `glommio`.
+    pub sockets: &'static str,
     /// Addresses to listen on; `*` is every IPv4 address.
     pub bind: Vec<String>,
     /// Path of the Unix socket; empty: none.
@@ -119,6 +121,7 @@ impl Default for Settings {
         Self {
             port: 7711,
             tcp_backlog: 511,
+            sockets: "auto",
             bind: vec!["127.0.0.1".to_owned()],
             unixsocket: String::new(),
             unixsocketperm: 0,

@@ -1,12 +1,15 @@
-//! Listeners: one small task for each, which puts accepted connections where the loop looks.
+//! Listeners on glommio: one small task for each, which puts accepted connections where the loop looks. And what a connection is on its way
+//! to its shard.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use glommio::GlommioError;
 use glommio::net::{AcceptedTcpStream, TcpListener};
 use glommio::timer::Timer;
 use tracing::warn;
@@ -16,11 +19,11 @@ use crate::wakeup::Wakeup;
 
 /// Pause after a failed accept. The usual reason is that descriptors have run out, and the connection stays
 /// acceptable: without a pause the loop would spin.
-const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
+pub(super) const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
 /// Failed accepts between two lines about them in the log.
-const ERRORS_PER_LINE: u64 = 100;
+pub(super) const ERRORS_PER_LINE: u64 = 100;
 /// Connections that may wait to be taken in by the loop; the others wait in the kernel's backlog.
-const ARRIVALS_WAITING: usize = 256;
+pub(super) const ARRIVALS_WAITING: usize = 256;
 
 /// A bound and listening socket.
 #[derive(Debug)]
@@ -34,7 +37,7 @@ pub struct Listener {
 /// An accepted connection that can go to any shard.
 #[derive(Debug)]
 pub struct Arrival {
-    pub(super) stream: AcceptedTcpStream,
+    pub(super) socket: OwnedFd,
     pub(super) unix_path: Option<Arc<str>>,
 }
 
@@ -44,10 +47,11 @@ pub(super) async fn run(listener: Listener, arrivals: Rc<RefCell<VecDeque<Arriva
     let socket = unsafe { TcpListener::from_raw_fd(listener.socket.into_raw_fd()) };
     let mut errors = 0_u64;
     loop {
-        match socket.shared_accept().await {
-            Ok(stream) => {
+        let accepted = socket.shared_accept().await;
+        match accepted.and_then(descriptor_of) {
+            Ok(socket) => {
                 arrivals.borrow_mut().push_back(Arrival {
-                    stream,
+                    socket,
                     unix_path: listener.unix_path.clone(),
                 });
                 wakeup.ring();
@@ -64,4 +68,12 @@ pub(super) async fn run(listener: Listener, arrivals: Rc<RefCell<VecDeque<Arriva
             }
         }
     }
+}
+
+/// What glommio accepted, as a descriptor that is ours.
+fn descriptor_of(accepted: AcceptedTcpStream) -> Result<OwnedFd, GlommioError<()>> {
+    let stream = accepted.bind_to_executor();
+    // SAFETY: the stream owns the descriptor, and the borrow ends before the stream does.
+    let descriptor = unsafe { BorrowedFd::borrow_raw(stream.as_raw_fd()) };
+    descriptor.try_clone_to_owned().map_err(io::Error::into)
 }

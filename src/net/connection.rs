@@ -1,25 +1,17 @@
-//! One client's socket: receiving, sending, and what waits to be sent.
-//!
-//! glommio's stream tries each operation at once and arms a poll on the ring only when it would block; a waker of ours
-//! is then called. It is used for Unix sockets too: it only receives, sends and polls by descriptor. The stream cannot
-//! send several chunks in one system call, so that is done beside it, and the stream only waits.
+//! One client's connection: where it is in its life, and its socket, which is glommio's or one on the ring.
 
-use std::io::{self, ErrorKind};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr};
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_lite::io::{AsyncRead, AsyncWrite};
-use glommio::net::TcpStream;
 use shard::input::Peer;
 use shard::message::SessionId;
 use socket2::{SockRef, TcpKeepalive};
 
-use super::accept::Arrival;
-use super::unsent::Unsent;
+use super::ring::{self, Lent, RingSocket};
+use super::stream::Stream;
 
 /// Probes of a silent peer before it counts as dead.
 const KEEPALIVE_PROBES: u32 = 3;
@@ -43,67 +35,66 @@ pub(super) enum Received {
     Nothing,
     /// This many bytes; perhaps there are `more`.
     Bytes { bytes: usize, more: bool },
+    /// Bytes in a buffer of the ring; perhaps there are `more`.
+    Lent { bytes: Lent, more: bool },
     /// The client has shut down its writing side.
     End,
     /// The connection is broken.
     Failed,
 }
 
+/// Its socket.
+pub(super) enum Socket {
+    /// glommio's.
+    Stream(Stream),
+    /// One on the shard's ring.
+    Ring(RingSocket),
+}
+
 pub(super) struct Connection {
-    stream: TcpStream,
+    socket: Socket,
     /// Whose it is; none when it only lingers.
     pub(super) session: Option<SessionId>,
     pub(super) phase: Phase,
     /// It stands in the list of notices.
     pub(super) is_noticed: bool,
-    /// The kernel takes no output; the write waker is armed.
-    pub(super) is_blocked: bool,
     is_tcp: bool,
-    is_reading: bool,
-    /// It became readable while it was not read.
-    is_readable: bool,
     has_ended: bool,
-    unsent: Unsent,
     sent_bytes: usize,
-    read_waker: Waker,
-    write_waker: Waker,
 }
 
 impl Connection {
     /// Takes in an accepted socket; also its two ends: client, server.
-    pub(super) fn new(arrival: Arrival, wakers: [Waker; 2], keepalive_s: u64) -> (Self, Peer, Peer) {
-        let [read_waker, write_waker] = wakers;
-        let stream = arrival.stream.bind_to_executor();
+    pub(super) fn new(socket: Socket, unix_path: Option<&str>, keepalive_s: u64) -> (Self, Peer, Peer) {
         let connection = Self {
-            stream,
+            socket,
             session: None,
             phase: Phase::Open,
             is_noticed: false,
-            is_blocked: false,
-            is_tcp: arrival.unix_path.is_none(),
-            is_reading: true,
-            is_readable: false,
+            is_tcp: unix_path.is_none(),
             has_ended: false,
-            unsent: Unsent::default(),
             sent_bytes: 0,
-            read_waker,
-            write_waker,
         };
-        let (peer, local) = match arrival.unix_path {
-            Some(path) => (Peer::Unix(path.to_string()), Peer::Unix(path.to_string())),
+        let (peer, local) = match unix_path {
+            Some(path) => (Peer::Unix(path.to_owned()), Peer::Unix(path.to_owned())),
             None => connection.tcp_ends(),
         };
         if connection.is_tcp {
             // All replies of a turn leave together, so there is nothing that waiting could gather. An error
             // means that the client is gone already: the first receive tells.
-            let _ = SockRef::from(&connection.descriptor()).set_tcp_nodelay(true);
+            connection.descriptor(|socket| {
+                let _ = SockRef::from(&socket).set_tcp_nodelay(true);
+            });
             connection.set_keepalive(keepalive_s);
         }
         (connection, peer, local)
     }
 
     pub(super) fn unsent_bytes(&self) -> usize {
-        self.unsent.bytes()
+        match &self.socket {
+            Socket::Stream(stream) => stream.unsent_bytes(),
+            Socket::Ring(socket) => socket.unsent_bytes(),
+        }
     }
 
     pub(super) fn has_sent(&self) -> bool {
@@ -119,43 +110,33 @@ impl Connection {
         std::mem::take(&mut self.sent_bytes)
     }
 
-    /// Receives what is there, unless reading is off.
+    /// Receives what is there, unless reading is off. `buffer` is for sockets that have none of their own.
     pub(super) fn receive(&mut self, buffer: &mut [u8]) -> Received {
-        if !self.is_reading {
-            self.is_readable = true;
-            return Received::Nothing;
-        }
         if self.has_ended || self.phase == Phase::Failed {
             return Received::Nothing;
         }
-        let mut context = Context::from_waker(&self.read_waker);
-        match Pin::new(&mut self.stream).poll_read(&mut context, buffer) {
-            Poll::Pending => Received::Nothing,
-            Poll::Ready(Ok(0)) => {
-                self.has_ended = true;
-                Received::End
-            }
-            Poll::Ready(Ok(bytes)) if bytes == buffer.len() => Received::Bytes { bytes, more: true },
-            Poll::Ready(Ok(bytes)) => {
-                // A short receive has armed the next poll already; this only leaves our waker with it.
-                let again = Pin::new(&mut self.stream).poll_read(&mut context, &mut []);
-                assert!(
-                    again.is_pending(),
-                    "a poll that was armed just now has not come back"
-                );
-                Received::Bytes { bytes, more: false }
-            }
-            Poll::Ready(Err(error)) if error.kind() == ErrorKind::Interrupted => {
-                Received::Bytes { bytes: 0, more: true }
-            }
-            Poll::Ready(Err(_)) => Received::Failed,
-        }
+        let received = match &mut self.socket {
+            Socket::Stream(stream) => stream.receive(buffer),
+            Socket::Ring(socket) => match socket.receive() {
+                None => Received::Nothing,
+                Some((ring::Input::Bytes(bytes), more)) => Received::Lent { bytes, more },
+                Some((ring::Input::End, _)) => Received::End,
+                Some((ring::Input::Failed, _)) => Received::Failed,
+            },
+        };
+        self.has_ended = matches!(received, Received::End);
+        received
     }
 
     /// Stops or resumes reading; true when it is to be put on the ready list.
     pub(super) fn set_reading(&mut self, on: bool) -> bool {
-        self.is_reading = on;
-        on && std::mem::take(&mut self.is_readable)
+        match &mut self.socket {
+            Socket::Stream(stream) => stream.set_reading(on),
+            Socket::Ring(socket) => {
+                socket.set_reading(on);
+                false
+            }
+        }
     }
 
     /// Adds output.
@@ -163,33 +144,45 @@ impl Connection {
         if self.phase == Phase::Failed {
             return;
         }
-        chunks.for_each(|chunk| self.unsent.push(chunk));
+        match &mut self.socket {
+            Socket::Stream(stream) => stream.append(chunks),
+            Socket::Ring(socket) => socket.append(chunks),
+        }
     }
 
-    /// Sends what waits, until the kernel takes no more.
+    /// The kernel takes output again.
+    pub(super) fn set_writable(&mut self) {
+        if let Socket::Stream(stream) = &mut self.socket {
+            stream.set_writable();
+        }
+    }
+
+    /// Sends what waits, until the kernel takes no more; on a ring, only looks at what it has sent.
     pub(super) fn flush(&mut self) -> io::Result<()> {
-        while self.unsent.bytes() > 0 && !self.is_blocked {
-            // SAFETY: as in `descriptor`, whose borrow would be of all of the connection.
-            let socket = unsafe { BorrowedFd::borrow_raw(self.stream.as_raw_fd()) };
-            let (sent, is_full) = self.unsent.send(socket)?;
-            self.sent_bytes += sent;
-            if is_full {
-                self.wait_until_writable()?;
+        match &mut self.socket {
+            Socket::Stream(stream) => stream.flush(&mut self.sent_bytes),
+            Socket::Ring(socket) => {
+                self.sent_bytes += socket.take_sent()?;
+                Ok(())
             }
         }
-        Ok(())
     }
 
     /// Tells the client that nothing more comes.
     pub(super) fn shut_down_writing(&self) {
         // An error means that the client is gone, which the next receive tells.
-        let _ = SockRef::from(&self.descriptor()).shutdown(Shutdown::Write);
+        self.descriptor(|socket| {
+            let _ = SockRef::from(&socket).shutdown(std::net::Shutdown::Write);
+        });
     }
 
     /// Marks it as broken: nothing is read or sent any more.
     pub(super) fn fail(&mut self) {
         self.phase = Phase::Failed;
-        self.unsent.clear();
+        match &mut self.socket {
+            Socket::Stream(stream) => stream.drop_output(),
+            Socket::Ring(socket) => socket.drop_output(),
+        }
     }
 
     /// Probes a silent client after `keepalive_s` seconds, three times at a third of it; 0: never.
@@ -197,56 +190,38 @@ impl Connection {
         if !self.is_tcp {
             return;
         }
-        let descriptor = self.descriptor();
-        let socket = SockRef::from(&descriptor);
-        // As for the options above, only a socket that is gone refuses.
-        let _ = if keepalive_s == 0 {
-            socket.set_keepalive(false)
-        } else {
-            let probes = TcpKeepalive::new()
-                .with_time(Duration::from_secs(keepalive_s))
-                .with_interval(Duration::from_secs((keepalive_s / 3).max(1)))
-                .with_retries(KEEPALIVE_PROBES);
-            socket.set_tcp_keepalive(&probes)
-        };
-    }
-
-    fn wait_until_writable(&mut self) -> io::Result<()> {
-        let mut context = Context::from_waker(&self.write_waker);
-        let first = self.unsent.first().expect("only output waits for the socket");
-        match Pin::new(&mut self.stream).poll_write(&mut context, first) {
-            Poll::Pending => self.is_blocked = true,
-            Poll::Ready(sent) => {
-                let sent = sent?;
-                self.unsent.took(sent);
-                self.sent_bytes += sent;
-            }
-        }
-        Ok(())
+        self.descriptor(|socket| {
+            let socket = SockRef::from(&socket);
+            // As for the options above, only a socket that is gone refuses.
+            let _ = if keepalive_s == 0 {
+                socket.set_keepalive(false)
+            } else {
+                let probes = TcpKeepalive::new()
+                    .with_time(Duration::from_secs(keepalive_s))
+                    .with_interval(Duration::from_secs((keepalive_s / 3).max(1)))
+                    .with_retries(KEEPALIVE_PROBES);
+                socket.set_tcp_keepalive(&probes)
+            };
+        });
     }
 
     fn tcp_ends(&self) -> (Peer, Peer) {
         // A client that is gone already has no address; its session ends with the first receive.
         let unknown = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        let descriptor = self.descriptor();
-        let socket = SockRef::from(&descriptor);
-        let address = |end: io::Result<socket2::SockAddr>| end.ok().and_then(|end| end.as_socket());
-        (
-            Peer::Tcp(address(socket.peer_addr()).unwrap_or(unknown)),
-            Peer::Tcp(address(socket.local_addr()).unwrap_or(unknown)),
-        )
+        self.descriptor(|socket| {
+            let socket = SockRef::from(&socket);
+            let address = |end: io::Result<socket2::SockAddr>| end.ok().and_then(|end| end.as_socket());
+            (
+                Peer::Tcp(address(socket.peer_addr()).unwrap_or(unknown)),
+                Peer::Tcp(address(socket.local_addr()).unwrap_or(unknown)),
+            )
+        })
     }
 
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        // SAFETY: the stream owns the descriptor, and the borrow ends before the stream does.
-        unsafe { BorrowedFd::borrow_raw(self.stream.as_raw_fd()) }
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        // A poll that is armed keeps the socket open until its cancellation has come through, and the client would wait
-        // for our end so long.
-        let _ = SockRef::from(&self.descriptor()).shutdown(Shutdown::Both);
+    fn descriptor<T>(&self, look: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
+        match &self.socket {
+            Socket::Stream(stream) => look(stream.descriptor()),
+            Socket::Ring(socket) => socket.descriptor(look),
+        }
     }
 }

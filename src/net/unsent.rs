@@ -36,6 +36,22 @@ impl Unsent {
         self.chunks.front()
     }
 
+    /// The chunks, in order.
+    pub fn chunks(&self) -> impl Iterator<Item = &Bytes> {
+        self.chunks.iter()
+    }
+
+    /// Puts other output before all that is here.
+    pub fn put_before(&mut self, mut first: Self) {
+        if self.chunks.is_empty() {
+            *self = first;
+            return;
+        }
+        first.bytes += self.bytes;
+        first.chunks.append(&mut self.chunks);
+        *self = first;
+    }
+
     /// Drops all.
     pub fn clear(&mut self) {
         self.chunks.clear();

@@ -50,6 +50,7 @@ pub static TABLE: &[Setting] = &[
     row("port", Kind::Integer(field!(port), 0, 65_535), G, "TCP port for clients; 0: none"),
     row("bind", Kind::Addresses(field!(bind)), G, "addresses to listen on; * is every IPv4 address"),
     row("tcp-backlog", Kind::Integer(field!(tcp_backlog), 1, 65_535), G, "connections that the kernel keeps until they are accepted"),
+    row("sockets", Kind::Word(field!(sockets), &["auto", "ring", "glommio"]), G, "how sockets are served: by a ring of each shard's own (Linux 6.1 or later), or by glommio, at a multiple of the CPU when requests come one at a time; auto: by rings where the kernel can"),
     row("unixsocket", Kind::Text(field!(unixsocket), 107), G, "path of a Unix socket for clients"),
     row("unixsocketperm", Kind::Octal(field!(unixsocketperm)), G, "permissions of the Unix socket; 0: those of the process"),
     row("timeout", Kind::Integer(field!(timeout_s), 0, i32::MAX as u64), GS, "seconds after which an idle client is closed; 0: never"),
@@ -79,7 +80,7 @@ pub static TABLE: &[Setting] = &[
     ignored("maxmemory-samples", Form::Integer(1, u32::MAX as u64), "5", GS, "no meaning: eviction does not sample"),
 
     // Measuring.
-    row("slowlog-log-slower-than", Kind::Signed(field!(slowlog_slower_than_us)), GS, "microseconds above which a command enters the slow log; negative: none does"),
+    row("slowlog-log-slower-than", Kind::Signed(field!(slowlog_slower_than_us)), GS, "microseconds from which a command enters the slow log; 0: all do; negative: none does"),
     row("slowlog-max-len", Kind::Integer(field!(slowlog_max_len), 0, 1_000_000), GS, "entries of the slow log, for each shard"),
     row("latency-monitor-threshold", Kind::Integer(field!(latency_threshold_ms), 0, u32::MAX as u64), GS, "milliseconds from which an event is kept for LATENCY; 0: none is"),
 

@@ -1,4 +1,4 @@
-//! The slow log: the last commands of a shard that took longer than `slowlog-log-slower-than`.
+//! The slow log: the last commands of a shard that took at least `slowlog-log-slower-than`.
 //!
 //! An entry's number is unique in the node and grows in each shard: the shard's own count times the number of shards, plus
 //! the shard. Arguments are cut as in the original (reference, 1.12), so that a large body is not kept here.
@@ -48,7 +48,7 @@ impl SlowLog {
 
     /// Whether a command that took so long is to be entered.
     pub fn wants(settings: &Settings, took_us: u64) -> bool {
-        u64::try_from(settings.slowlog_slower_than_us).is_ok_and(|threshold_us| took_us > threshold_us)
+        u64::try_from(settings.slowlog_slower_than_us).is_ok_and(|threshold_us| took_us >= threshold_us)
     }
 
     /// Enters a command. `args` are to be without secrets (`commands::redact`), and cut ([`pieces`]).
@@ -186,8 +186,8 @@ mod tests {
     #[test]
     fn the_threshold() {
         let settings = Settings::default();
-        assert!(!SlowLog::wants(&settings, 10_000));
-        assert!(SlowLog::wants(&settings, 10_001));
+        assert!(!SlowLog::wants(&settings, 9_999));
+        assert!(SlowLog::wants(&settings, 10_000));
         let off = Settings {
             slowlog_slower_than_us: -1,
             ..Settings::default()
