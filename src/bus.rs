@@ -391,6 +391,11 @@ impl Bus {
         !self.shared.events.borrow().is_empty() || !self.shared.urgent.borrow().is_empty()
     }
 
+    /// Whether there are links of this node or of others: then the executor is to look at sockets.
+    pub fn has_links(&self) -> bool {
+        !self.links.is_empty() || !self.incoming.is_empty()
+    }
+
     /// Whether anything waits to be sent.
     pub fn is_flushing(&self) -> bool {
         self.links.values().any(|link| link.outbox.bytes() > 0)

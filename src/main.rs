@@ -1,8 +1,9 @@
 //! `shardq`, the server: a thread-per-core job-queue broker that speaks Disque's protocol.
 //!
 //! Everything that decides is in the crate `shard`; this one is the shell around it. Reading order: `config` (settings)
-//! - `node`, `executor` (boot, shutdown) - `worker` (one core's loop) - `net`, `wakeup` (sockets) - `mesh` (between cores) - `bus` (between nodes) - `log` (its files) - `telemetry`, `process`.
+//! - `node`, `executor` (boot, shutdown) - `worker` (one core's loop) - `net`, `wakeup` (sockets) - `mesh`, `bell` (between cores) - `bus` (between nodes) - `log` (its files) - `telemetry`, `process`.
 
+mod bell;
 mod bus;
 mod config;
 mod executor;

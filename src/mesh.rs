@@ -2,7 +2,8 @@
 //!
 //! A message here is one batch: everything that a shard has for another one at the end of a turn. Nobody waits to
 //! send: when a channel is full, what was to go stays here, in order, and is offered again in the next turn; the shard is not asked
-//! for more meanwhile. A small task for each peer moves what arrives to a local inbox and rings the loop.
+//! for more meanwhile. A small task for each peer moves what arrives to a local inbox and rings the loop. glommio wakes an executor that
+//! sleeps for it; a shard that does not run its executor at the moment knows from its bell that it is to.
 //!
 //! glommio numbers the peers of a mesh by the order in which their executors were made, so the node makes them in the order of their
 //! shards: peer number = shard number.
@@ -17,6 +18,7 @@ use glommio::{GlommioError, ResourceType};
 use shard::message::Message;
 use shard::slot::ShardNo;
 
+use crate::bell::Bells;
 use crate::bus::Visitor;
 use crate::net::Arrival;
 use crate::wakeup::Wakeup;
@@ -59,6 +61,7 @@ type Inbox = Rc<RefCell<VecDeque<(ShardNo, Envelope)>>>;
 pub struct Mesh {
     /// None on a node of one shard.
     senders: Option<Senders<Envelope>>,
+    bells: Bells,
     outgoing: Vec<VecDeque<Envelope>>,
     inbox: Inbox,
     spare: Vec<Vec<Message>>,
@@ -66,7 +69,13 @@ pub struct Mesh {
 
 impl Mesh {
     /// Joins; ready when all shards have joined. Arrivals ring `wakeup`.
-    pub async fn join(builder: Builder, shard: ShardNo, shards: u16, wakeup: &Arc<Wakeup>) -> Self {
+    pub async fn join(
+        builder: Builder,
+        shard: ShardNo,
+        shards: u16,
+        wakeup: &Arc<Wakeup>,
+        bells: Bells,
+    ) -> Self {
         let inbox = Inbox::default();
         let mut senders = None;
         if shards > 1 {
@@ -94,6 +103,7 @@ impl Mesh {
         }
         Self {
             senders,
+            bells,
             outgoing: (0..shards).map(|_| VecDeque::new()).collect(),
             inbox,
             spare: Vec::new(),
@@ -142,6 +152,7 @@ impl Mesh {
     pub fn flush(&mut self) {
         let Some(senders) = &self.senders else { return };
         for (peer, queue) in self.outgoing.iter_mut().enumerate() {
+            let waiting = queue.len();
             while let Some(envelope) = queue.pop_front() {
                 match senders.try_send_to(peer, envelope) {
                     Ok(()) => {}
@@ -153,6 +164,9 @@ impl Mesh {
                     Err(GlommioError::Closed(_)) => {}
                     Err(error) => panic!("the mesh refuses a batch for shard {peer}: {error}"),
                 }
+            }
+            if queue.len() < waiting {
+                self.bells.ring(peer as ShardNo);
             }
         }
     }

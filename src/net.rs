@@ -21,6 +21,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use shard::input::Peer;
@@ -147,10 +148,12 @@ impl Net {
         self.connection_mut(place)
             .expect("it was placed just now")
             .session = Some(session);
-        self.wakeup.push(Ready {
-            place,
-            side: Side::Read,
-        });
+        if self.ring.is_none() {
+            self.wakeup.push(Ready {
+                place,
+                side: Side::Read,
+            });
+        }
     }
 
     /// Answers a connection that gets no session, and closes it.
@@ -184,8 +187,10 @@ impl Net {
         let is_ring_ready = |ring: &Ring| ring.has_ready() || ring.has_accepted();
         !self.notices.is_empty()
             || !self.arrivals.borrow().is_empty()
-            || self.wakeup.has_ready()
-            || self.ring.as_ref().is_some_and(is_ring_ready)
+            || self
+                .ring
+                .as_ref()
+                .map_or_else(|| self.wakeup.has_ready(), is_ring_ready)
     }
 
     /// Sends what was given to [`Net::send`], with one system call for all sockets, and brings what happened meanwhile. What the kernel took
@@ -201,6 +206,11 @@ impl Net {
     /// Whether the loop may sleep: nothing has happened, and `wakeup` is rung when something does.
     pub fn may_sleep(&self) -> bool {
         self.ring.as_ref().is_none_or(Ring::may_sleep)
+    }
+
+    /// Sleeps where only sockets wake it, for so long at the most; whether anything happened.
+    pub fn nap(&self, longest: Duration) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.nap(longest))
     }
 
     /// The loop sleeps no more.

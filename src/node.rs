@@ -23,6 +23,7 @@ use shard::slot::ShardNo;
 use thiserror::Error;
 use tracing::{info, warn};
 
+use crate::bell::Bells;
 use crate::bus::{self, Bus};
 use crate::config::rewrite::ConfigFile;
 use crate::config::{Config, cpus};
@@ -169,6 +170,10 @@ impl Node {
     fn start_shards(&self, cpus: &[usize], of_shard_0: OfShard0) -> Result<Receiver<()>, BootError> {
         let (ended, all_ended) = channel();
         let mesh = mesh::builder(self.options.shards);
+        let bells = Bells::new(self.options.shards).map_err(|error| BootError::System {
+            what: "cannot make the shards' bells".to_owned(),
+            error,
+        })?;
         let mut of_shard_0 = Some(of_shard_0);
         for (number, &cpu) in cpus.iter().enumerate() {
             let number = ShardNo::try_from(number).expect("checked against the limit");
@@ -186,6 +191,7 @@ impl Node {
                 lock: self.lock.clone(),
                 nodes_file: self.nodes_file.clone(),
                 mesh: mesh.clone(),
+                bells: bells.clone(),
                 of_shard_0: of_shard_0.take(),
             };
             let ended = ended.clone();
@@ -227,6 +233,7 @@ struct Seat {
     lock: FolderLock,
     nodes_file: NodesFile,
     mesh: mesh::Builder,
+    bells: Bells,
     of_shard_0: Option<OfShard0>,
 }
 
@@ -251,13 +258,12 @@ impl Seat {
         let wakeup = Arc::new(Wakeup::default());
         let (number, shards) = (self.options.shard, self.options.shards);
         let posts = Posts::new(Arc::clone(&wakeup));
-        let mesh = Mesh::join(self.mesh, number, shards, &wakeup).await;
-        let ring = self.has_ring.then(|| Ring::new(&wakeup));
-        let ring = ring.and_then(|made| {
-            made.inspect_err(|error| {
-                warn!("shard {number} serves sockets by glommio: its ring cannot be made: {error}")
-            })
-            .ok()
+        let bell = self.bells.of(number);
+        let mesh = Mesh::join(self.mesh, number, shards, &wakeup, self.bells).await;
+        let ring = self.has_ring.then(|| Ring::new(&wakeup, bell.eventfd()?));
+        let ring = ring.transpose().unwrap_or_else(|error| {
+            warn!("shard {number} serves sockets by glommio: its ring cannot be made: {error}");
+            None
         });
         let mut net = Net::new(Arc::clone(&wakeup), ring, self.settings.tcp_keepalive_s);
         let mut bus = Bus::new(bus::Parts {
@@ -282,6 +288,7 @@ impl Seat {
             net,
             bus,
             mesh,
+            bell,
             posts,
             wakeup,
             config_file: self.config_file,

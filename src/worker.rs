@@ -7,7 +7,7 @@
 
 mod effects;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -26,6 +26,7 @@ use shard::message::{SessionId, Ticket};
 use shard::shard::Shard;
 use shard::slot::ShardNo;
 
+use crate::bell::OwnBell;
 use crate::bus::{self, Bus};
 use crate::config::rewrite::ConfigFile;
 use crate::executor::{Heartbeat, look_at_rings};
@@ -49,9 +50,12 @@ const OUTPUT_ROUNDS: usize = 4;
 const LOG_ROUNDS: usize = 4;
 /// How soon to look again while a channel of the mesh is full.
 const MESH_RETRY_US: u64 = 200;
-/// How long a shard with work goes on without a look of the executor at its rings, when its sockets are on a ring of their own: each look
-/// costs about as much as a request.
-const LOOK_PAUSE_US: u64 = 50;
+/// How long a shard whose sockets are on a ring of its own goes on without a look of the executor at its rings, each of which costs
+/// about as much as a request: while the executor has timers and signals only, and while it has the bus or calls that block.
+const LOOK_PAUSE_US: u64 = 1_000;
+const LOOK_SOON_US: u64 = 50;
+/// How long a shard without work sleeps where only sockets and other shards wake it, before it sleeps in the executor.
+const NAP_US: u64 = 1_000;
 /// How long a stopped shard may take to write what is on its way.
 const STOP_FLUSH_US: u64 = 2_000_000;
 
@@ -100,6 +104,7 @@ pub enum Post {
 #[derive(Clone)]
 pub struct Posts {
     queue: Rc<RefCell<VecDeque<Post>>>,
+    awaited: Rc<Cell<usize>>,
     wakeup: Arc<Wakeup>,
 }
 
@@ -108,6 +113,7 @@ impl Posts {
     pub fn new(wakeup: Arc<Wakeup>) -> Self {
         Self {
             queue: Rc::default(),
+            awaited: Rc::default(),
             wakeup,
         }
     }
@@ -116,6 +122,27 @@ impl Posts {
     pub fn post(&self, post: Post) {
         self.queue.borrow_mut().push_back(post);
         self.wakeup.ring();
+    }
+
+    /// Runs this on a thread for blocking calls, and adds what it gives.
+    fn post_result<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+        post: impl FnOnce(T) -> Post + 'static,
+    ) {
+        self.awaited.set(self.awaited.get() + 1);
+        let posts = self.clone();
+        glommio::spawn_local(async move {
+            let result = glommio::executor().spawn_blocking(work).await;
+            posts.awaited.set(posts.awaited.get() - 1);
+            posts.post(post(result));
+        })
+        .detach();
+    }
+
+    /// Whether a thread for blocking calls is at work.
+    fn are_awaited(&self) -> bool {
+        self.awaited.get() > 0
     }
 }
 
@@ -128,6 +155,7 @@ pub struct Worker {
     net: Net,
     bus: Bus,
     mesh: Mesh,
+    bell: OwnBell,
     posts: Posts,
     wakeup: Arc<Wakeup>,
     config_file: Option<ConfigFile>,
@@ -145,8 +173,8 @@ pub struct Worker {
     wrote_at_once: bool,
     /// A batch of the bus.
     bus_batch: Vec<BusMessage>,
-    /// When the executor is to look at its rings, at the latest.
-    next_look_us: u64,
+    /// When the executor looked at its rings last.
+    looked_us: u64,
     /// When the shard stopped; writing goes on until then at the latest.
     ends_at_us: Option<u64>,
 }
@@ -167,6 +195,8 @@ pub struct Parts {
     pub bus: Bus,
     /// Its end of the mesh.
     pub mesh: Mesh,
+    /// What others ring when they have put something into the mesh.
+    pub bell: OwnBell,
     /// Where others leave things for it.
     pub posts: Posts,
     /// Where it sleeps.
@@ -192,6 +222,7 @@ impl Worker {
             net: parts.net,
             bus: parts.bus,
             mesh: parts.mesh,
+            bell: parts.bell,
             posts: parts.posts,
             wakeup: parts.wakeup,
             config_file: parts.config_file,
@@ -205,7 +236,7 @@ impl Worker {
             chunks: Vec::new(),
             wrote_at_once: false,
             bus_batch: Vec::new(),
-            next_look_us: 0,
+            looked_us: 0,
             ends_at_us: None,
         }
     }
@@ -446,18 +477,18 @@ impl Worker {
         Some(next.saturating_sub(now_us))
     }
 
-    /// Sleeps until there is something to do. With work at hand, or found while the sockets settle down for the sleep, it only lets
-    /// the executor look at its rings, and not in each turn when the sockets do without.
+    /// Sleeps until there is something to do; with work at hand, or found on the way to sleep, only lets the executor look at its rings.
     async fn sleep(&mut self) {
-        let now_us = self.clock.now().mono_us;
-        let rest_us = self.rest_us(now_us);
-        if rest_us == Some(0) || !self.net.may_sleep() {
-            if !self.net.has_ring() || now_us >= self.next_look_us {
+        if !self.settles_down() {
+            if !self.net.has_ring() || self.is_look_due() {
+                self.bell.hear();
                 look_at_rings().await;
-                self.next_look_us = self.clock.now().mono_us + LOOK_PAUSE_US;
+                self.looked_us = self.clock.now().mono_us;
             }
             return;
         }
+        self.bell.hear();
+        let rest_us = self.rest_us(self.clock.now().mono_us);
         let mut timer = rest_us.map(|rest_us| Timer::new(Duration::from_micros(rest_us)));
         poll_fn(|context| {
             if self.wakeup.poll(context).is_ready() {
@@ -470,5 +501,31 @@ impl Worker {
         })
         .await;
         self.net.wake();
+        self.looked_us = self.clock.now().mono_us;
+    }
+
+    /// Whether there is nothing to do, also after a nap; then the sockets wake the loop.
+    fn settles_down(&mut self) -> bool {
+        let rest_us = self.rest_us(self.clock.now().mono_us).unwrap_or(u64::MAX);
+        if rest_us == 0 || (self.net.has_ring() && self.is_look_due()) {
+            return false;
+        }
+        // Only the executor sees the rest.
+        let may_nap = self.net.has_ring() && !self.posts.are_awaited() && !self.bus.has_links();
+        if may_nap {
+            let longest = Duration::from_micros(rest_us.min(NAP_US));
+            let woken = self.bell.nap(|| self.net.nap(longest));
+            if woken != Some(false) || rest_us <= NAP_US {
+                return false;
+            }
+        }
+        self.net.may_sleep()
+    }
+
+    /// Whether the executor is to look at its rings although there is work: for other shards, or for what only it sees.
+    fn is_look_due(&self) -> bool {
+        let is_expecting = self.posts.are_awaited() || self.bus.has_links();
+        let pause_us = if is_expecting { LOOK_SOON_US } else { LOOK_PAUSE_US };
+        self.bell.has_rung() || self.clock.now().mono_us >= self.looked_us + pause_us
     }
 }

@@ -27,8 +27,9 @@
 //! - **Closing** shuts the socket down first, so that no message that is in the kernel's hands goes on.
 //! - **Multishot operations end by themselves**, for want of buffers, descriptors or room for completions: whatever comes without "more" is
 //!   armed again if it is still wanted. Completions that find no room are kept by the kernel and brought by the next call.
-//! - **Sleep.** An eventfd wakes the executor, by a read that is always armed there; but the ring rings it only between
-//!   [`Ring::may_sleep`] and the next turn, so a busy shard is never interrupted.
+//! - **Sleep.** A shard without work naps on the ring first ([`Ring::nap`]). When nothing comes it sleeps in the executor, and an eventfd
+//!   wakes it, by a read that is always armed there; the ring rings it only between [`Ring::may_sleep`] and [`Ring::wake`], so a shard that
+//!   is awake is never interrupted.
 
 mod buffers;
 mod probe;
@@ -43,7 +44,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use glommio::io::BufferedFile;
@@ -65,8 +66,6 @@ const SIZES: Sizes = Sizes {
     completions: 4096,
     buffers: BufferCount(256),
 };
-/// How long a shard without work looks for completions before it goes to sleep.
-const SPIN: Duration = Duration::from_micros(0);
 
 /// The sockets on a ring; clones are handles of the same one.
 #[derive(Clone)]
@@ -102,6 +101,7 @@ enum Multishot {
 
 struct Sockets {
     system: System,
+    bell: Option<OwnedFd>,
     sockets: Vec<Option<Socket>>,
     free: Vec<u32>,
     listeners: Vec<Option<Listener>>,
@@ -148,9 +148,11 @@ struct Listener {
 }
 
 impl Ring {
-    /// Makes a ring for this thread. `wakeup` is rung when a shard that sleeps has completions.
-    pub fn new(wakeup: &Arc<Wakeup>) -> io::Result<Self> {
+    /// Makes a ring for this thread. `wakeup` is rung when a shard that sleeps has completions, and `bell` ends a nap when it becomes
+    /// readable.
+    pub fn new(wakeup: &Arc<Wakeup>, bell: OwnedFd) -> io::Result<Self> {
         let ring = Self::of_sizes(SIZES)?;
+        ring.0.borrow_mut().watch(bell);
         let eventfd = ring.0.borrow().system.eventfd().try_clone()?;
         glommio::spawn_local(await_rings(eventfd, Arc::clone(wakeup))).detach();
         Ok(ring)
@@ -159,6 +161,7 @@ impl Ring {
     fn of_sizes(sizes: Sizes) -> io::Result<Self> {
         Ok(Self(Rc::new(RefCell::new(Sockets {
             system: System::new(sizes)?,
+            bell: None,
             sockets: Vec::new(),
             free: Vec::new(),
             listeners: Vec::new(),
@@ -227,27 +230,23 @@ impl Ring {
         }
     }
 
+    /// Sleeps on the ring itself for so long at the most, which costs less than a sleep of the executor; whether anything happened.
+    pub fn nap(&self, longest: Duration) -> bool {
+        let mut sockets = self.0.borrow_mut();
+        if sockets.to_send.is_empty() && sockets.system.is_idle() {
+            sockets.system.wait(longest);
+        }
+        !(sockets.to_send.is_empty() && sockets.system.is_idle())
+    }
+
     /// Whether nothing is to be done; the eventfd rings for what happens from now on.
     pub fn may_sleep(&self) -> bool {
-        self.spins_in_vain() && self.0.borrow_mut().may_sleep()
+        self.0.borrow_mut().may_sleep()
     }
 
     /// Nobody sleeps any more.
     pub fn wake(&self) {
         self.0.borrow_mut().system.set_ringing(false);
-    }
-
-    /// Looks for completions for a while.
-    fn spins_in_vain(&self) -> bool {
-        let mut sockets = self.0.borrow_mut();
-        let start = Instant::now();
-        while sockets.to_send.is_empty() && sockets.system.is_idle() {
-            if start.elapsed() >= SPIN {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
-        false
     }
 }
 
@@ -308,6 +307,11 @@ impl Drop for RingSocket {
 }
 
 impl Sockets {
+    fn watch(&mut self, bell: OwnedFd) {
+        self.system.watch(bell.as_fd());
+        self.bell = Some(bell);
+    }
+
     fn socket(&mut self, number: u32) -> &mut Socket {
         self.sockets[number as usize]
             .as_mut()
@@ -451,6 +455,11 @@ impl Sockets {
                 } => {
                     if self.took_connection(listener, result, more) {
                         to_pause.push(listener);
+                    }
+                }
+                Completion::Watched { more } => {
+                    if let Some(bell) = self.bell.take_if(|_| !more) {
+                        self.watch(bell);
                     }
                 }
                 Completion::CancelledAccept { listener } => {

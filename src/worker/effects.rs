@@ -101,36 +101,30 @@ impl Worker {
 
     /// Writes the file on the executor's thread for blocking calls: the loop goes on meanwhile.
     fn rewrite_config(&self, ticket: Ticket) {
-        let posts = self.posts.clone();
+        let posts = &self.posts;
         let Some(file) = self.config_file.clone() else {
             let error = CommandError::other("The server is running without a config file");
             posts.post(Post::Told(ticket, Told::Rewritten(Err(error))));
             return;
         };
         let settings = self.shard.settings().clone();
-        glommio::spawn_local(async move {
-            let written = glommio::executor()
-                .spawn_blocking(move || file.rewrite(&settings))
-                .await;
-            let told = written.map_err(|error| {
-                warn!("CONFIG REWRITE failed: {error}");
-                CommandError::other(format!("Rewriting config file: {error}"))
-            });
-            posts.post(Post::Told(ticket, Told::Rewritten(told)));
-        })
-        .detach();
+        posts.post_result(
+            move || file.rewrite(&settings),
+            move |written| {
+                let told = written.map_err(|error| {
+                    warn!("CONFIG REWRITE failed: {error}");
+                    CommandError::other(format!("Rewriting config file: {error}"))
+                });
+                Post::Told(ticket, Told::Rewritten(told))
+            },
+        );
     }
 
     /// Replaces `nodes.conf` beside all else.
     fn save_nodes(&self, text: String) {
-        let (file, posts) = (self.nodes_file.clone(), self.posts.clone());
-        glommio::spawn_local(async move {
-            let saved = glommio::executor()
-                .spawn_blocking(move || file.replace(&text))
-                .await;
-            posts.post(Post::NodesSaved(saved));
-        })
-        .detach();
+        let file = self.nodes_file.clone();
+        self.posts
+            .post_result(move || file.replace(&text), Post::NodesSaved);
     }
 
     /// Does something with the log's files: at once when it waits for nothing, else on a thread for blocking calls, beside all else. A shard that
@@ -150,14 +144,11 @@ impl Worker {
             self.wrote_at_once = true;
             return self.shard.handle(now, Input::Disk { id, result });
         }
-        let (files, posts) = (self.files.at_present(), self.posts.clone());
-        glommio::spawn_local(async move {
-            let result = glommio::executor()
-                .spawn_blocking(move || files.perform(task))
-                .await;
-            posts.post(Post::Disk { id, result });
-        })
-        .detach();
+        let files = self.files.at_present();
+        self.posts.post_result(
+            move || files.perform(task),
+            move |result| Post::Disk { id, result },
+        );
     }
 
     /// Settings of the process are shard 0's; those of sockets are each shard's.

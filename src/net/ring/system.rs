@@ -13,8 +13,9 @@ use std::sync::atomic::{Ordering, fence};
 use std::thread;
 use std::time::Duration;
 
-use io_uring::types::{CancelBuilder, Fd};
+use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::buffers::{BufferCount, Lent, Pool};
 use crate::net::Unsent;
@@ -48,6 +49,7 @@ enum Kind {
     Send,
     Cancel,
     CancelAccept,
+    Watch,
 }
 
 impl Kind {
@@ -62,6 +64,7 @@ impl Kind {
             2 => Self::Send,
             3 => Self::Cancel,
             4 => Self::CancelAccept,
+            5 => Self::Watch,
             other => unreachable!("no operation is named {other}"),
         };
         (kind, name as u32)
@@ -93,6 +96,8 @@ pub(super) enum Completion {
     Cancelled { socket: u32 },
     /// The same for that of a listener.
     CancelledAccept { listener: u32 },
+    /// What is watched became readable.
+    Watched { more: bool },
 }
 
 /// Output on its way. It is boxed, since the kernel reads the header and the slices while it takes the operation.
@@ -136,14 +141,7 @@ impl System {
             submitter.register_buf_ring_with_flags(pool.queue_address(), pool.count(), GROUP, 0)?;
         }
         pool.refill();
-        // SAFETY: a new descriptor, which is ours alone.
-        let eventfd = unsafe {
-            let eventfd = libc::eventfd(0, libc::EFD_CLOEXEC);
-            if eventfd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            OwnedFd::from_raw_fd(eventfd)
-        };
+        let eventfd = eventfd(0, EventfdFlags::CLOEXEC)?;
         ring.submitter().register_eventfd(eventfd.as_raw_fd())?;
         let mut system = Self {
             ring,
@@ -175,6 +173,14 @@ impl System {
         drop(completions);
         // Who goes to sleep looks for completions after this, and the kernel looks at the flag after it has something to complete.
         fence(Ordering::SeqCst);
+    }
+
+    /// Completes something each time that it becomes readable, from now on.
+    pub(super) fn watch(&mut self, descriptor: BorrowedFd<'_>) {
+        let entry = opcode::PollAdd::new(Fd(descriptor.as_raw_fd()), libc::POLLIN as u32)
+            .multi(true)
+            .build();
+        self.queue(entry, Kind::Watch.name(0));
     }
 
     /// Accepts connections from now on.
@@ -261,6 +267,15 @@ impl System {
         }
     }
 
+    /// The same, and waits for a completion so long.
+    pub(super) fn wait(&mut self, longest: Duration) {
+        let timeout = Timespec::from(longest);
+        let arguments = SubmitArgs::new().timespec(&timeout);
+        // An interrupted wait, or one that ends without a completion, is a short one.
+        let _ = self.ring.submitter().submit_with_args(1, &arguments);
+        self.collect();
+    }
+
     /// Takes the next completion.
     pub(super) fn next(&mut self) -> Option<Completion> {
         let entry = self.completed.pop_front()?;
@@ -308,6 +323,7 @@ impl System {
             }
             Kind::Cancel => Completion::Cancelled { socket: number },
             Kind::CancelAccept => Completion::CancelledAccept { listener: number },
+            Kind::Watch => Completion::Watched { more },
         })
     }
 
