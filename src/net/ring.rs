@@ -20,7 +20,8 @@
 //!
 //! - **Buffers.** Received bytes are lent out ([`Lent`]) and come back by being dropped. What is lent, is bounded by the number of buffers:
 //!   with none left the kernel ends receives, which are armed again when there are some; until then the senders wait.
-//! - **Reading off** calls the receive off. What the kernel had brought before is still told: a few buffers at the most.
+//! - **Reading off** calls the receive off, and so does input that waits for the loop. What the kernel had brought before is still told: some
+//!   fifty buffers at the most.
 //! - **Sending.** A message holds its chunks until the kernel has said how much it took. A socket whose reader is slow has one message in the
 //!   kernel, which goes on when there is room. Nothing is sent but inside of [`Ring::turn`], and the owner is told by [`Ring::finished`]
 //!   right after it: who is closed in between knows exactly what went out.
@@ -64,8 +65,12 @@ use system::{Completion, Sizes, System};
 const SIZES: Sizes = Sizes {
     submissions: 512,
     completions: 4096,
-    buffers: BufferCount(256),
+    buffers: BufferCount(512),
 };
+
+/// Buffers of a socket that may wait for the loop, above which no more is received from it until all are taken. One call may bring some thirty
+/// more than that.
+const INPUT_WAITING: usize = 16;
 
 /// The sockets on a ring; clones are handles of the same one.
 #[derive(Clone)]
@@ -253,10 +258,14 @@ impl Ring {
 impl RingSocket {
     /// The next input, and whether there is more.
     pub fn receive(&self) -> Option<(Input, bool)> {
-        self.with(|socket| {
-            let input = socket.input.pop_front()?;
-            Some((input, !socket.input.is_empty()))
-        })
+        let mut sockets = self.ring.0.borrow_mut();
+        let socket = sockets.socket(self.number);
+        let input = socket.input.pop_front()?;
+        let is_last = socket.input.is_empty();
+        if is_last {
+            sockets.receive(self.number);
+        }
+        Some((input, !is_last))
     }
 
     /// Stops or resumes receiving.
@@ -350,7 +359,11 @@ impl Sockets {
         let socket = sockets[number as usize]
             .as_mut()
             .expect("only what is there receives");
-        let is_wanted = socket.is_reading && !socket.has_ended && !socket.is_closing && !socket.is_starved;
+        let is_wanted = socket.is_reading
+            && !socket.has_ended
+            && !socket.is_closing
+            && !socket.is_starved
+            && socket.input.len() < INPUT_WAITING;
         if is_wanted && socket.receive == Multishot::Off {
             socket.receive = Multishot::Armed;
             socket.flying += 1;
@@ -509,6 +522,9 @@ impl Sockets {
                 self.ready.push_back(socket.owner);
             }
             socket.input.push_back(input);
+        }
+        if more && socket.input.len() >= INPUT_WAITING {
+            self.cancel_receive(number);
         }
         self.receive(number);
         self.give_up(number);

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use io_uring::types::BufRingEntry;
 
 /// Bytes of a buffer.
-pub(super) const BUFFER_BYTES: usize = 16 << 10;
+pub(super) const BUFFER_BYTES: usize = 8 << 10;
 /// Buffers offered at the start.
 const OFFERED_FIRST: u16 = 32;
 
