@@ -33,6 +33,12 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 const PORTS: std::ops::Range<u32> = 12_000..22_000;
 const START_ATTEMPTS: usize = 20;
 
+/// How the servers of this test binary serve their sockets, unless a test says otherwise.
+const SOCKETS: &str = match env!("CARGO_CRATE_NAME").as_bytes() {
+    b"sockets_of_glommio" => "glommio",
+    _ => "auto",
+};
+
 /// How a server is to be started.
 #[derive(Clone, Default)]
 pub struct Setup {
@@ -133,6 +139,7 @@ impl Setup {
         }
         command
             .current_dir(&folder.path)
+            .env("SHARDQ_SOCKETS", SOCKETS)
             .args(&self.flags)
             .envs(self.environment.iter().cloned())
             .stdin(Stdio::null())

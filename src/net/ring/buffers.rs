@@ -78,6 +78,7 @@ impl Pool {
     }
 
     /// Buffers in the hands of readers.
+    #[cfg(test)]
     pub(super) fn lent(&self) -> usize {
         usize::from(self.count - self.offered.get()) - self.free.borrow().len()
     }

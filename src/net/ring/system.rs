@@ -332,6 +332,12 @@ impl System {
         &self.pool
     }
 
+    /// Whether no output is on its way.
+    #[cfg(test)]
+    pub(super) fn holds_no_message(&self) -> bool {
+        self.messages.iter().all(Option::is_none)
+    }
+
     fn queue(&mut self, entry: squeue::Entry, name: u64) {
         let entry = entry.user_data(name);
         self.flying += 1;
