@@ -13,7 +13,7 @@ pub mod tiny_disk;
 pub mod wire;
 
 use std::fs;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -187,11 +187,17 @@ pub struct Folder {
 impl Folder {
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        // Short, since the path of a Unix socket is limited.
-        let path = std::env::temp_dir().join(format!("shardq-{}-{number}", std::process::id()));
-        fs::create_dir(&path).expect("process IDs and numbers make a new name");
-        Self { path }
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            // Short, since the path of a Unix socket is limited.
+            let path = std::env::temp_dir().join(format!("shardq-{}-{number}", std::process::id()));
+            match fs::create_dir(&path) {
+                Ok(()) => return Self { path },
+                // A test binary may have this module several times, each with its own numbers.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => panic!("cannot make the folder {}: {error}", path.display()),
+            }
+        }
     }
 
     pub fn path(&self) -> &Path {
