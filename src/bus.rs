@@ -1,5 +1,6 @@
 //! The sockets between nodes, behind a narrow interface: events out by [`Bus::next`], calls in.
 //!
+//! Connecting, accepting and the handshake go through glommio; a link that has proved itself is on the shard's ring, where it has one.
 //! Each link has a small task of its own; between the tasks and the loop there are only what waits to be sent ([`dial`]), what was
 //! received ([`receive`]) and one list of events. What must hold:
 //!
@@ -35,7 +36,7 @@ use shard::slot::ShardNo;
 use thiserror::Error;
 use tracing::warn;
 
-use crate::net::Listener;
+use crate::net::{Listener, Ring};
 use crate::wakeup::Wakeup;
 use crate::worker::Clock;
 pub use accept::Visitor;
@@ -73,6 +74,8 @@ pub struct Parts {
     pub clock: Clock,
     /// Where the loop sleeps.
     pub wakeup: Arc<Wakeup>,
+    /// Where its links are; none: they are glommio's sockets.
+    pub ring: Option<Ring>,
     /// `cluster-secret`; empty: none.
     pub secret: Vec<u8>,
     /// `cluster-node-timeout`.
@@ -127,6 +130,9 @@ struct Shared {
     shards: u16,
     clock: Clock,
     wakeup: Arc<Wakeup>,
+    ring: Option<Ring>,
+    /// Tasks of links were woken.
+    has_woken: Cell<bool>,
     secret: Vec<u8>,
     identity: Cell<Option<Identity>>,
     silence_us: Cell<u64>,
@@ -206,6 +212,8 @@ impl Bus {
                 shards: parts.shards,
                 clock: parts.clock,
                 wakeup: parts.wakeup,
+                ring: parts.ring,
+                has_woken: Cell::default(),
                 secret: parts.secret,
                 identity: Cell::new(None),
                 silence_us: Cell::new(silence_us(parts.node_timeout_ms)),
@@ -310,6 +318,7 @@ impl Bus {
         self.encoder.encode(batch, |frame| {
             let messages = u64::from(frame.messages);
             let is_admitted = dialed.outbox.admit(frame);
+            shared.has_woken.set(true);
             shared.count(|traffic| {
                 if is_admitted {
                     traffic.messages_sent += messages;
@@ -342,7 +351,7 @@ impl Bus {
                 .complain(&format!("no room for a link of node {}", peer.node));
             return;
         }
-        let wire = Wire::adopt(socket);
+        let wire = Wire::adopt(socket, self.shared.ring.as_ref());
         let from = Sender {
             node: peer.node,
             epoch: peer.epoch,
@@ -354,6 +363,7 @@ impl Bus {
         let task = receive::run(Rc::clone(&incoming), wire, Rc::clone(&self.shared));
         // A dialer that lost its link dials again, sometimes before this side notices.
         self.incoming.insert(key, (incoming, glommio::spawn_local(task)));
+        self.shared.has_woken.set(true);
     }
 
     /// The next event, if anything happened. The messages of a batch are added to `messages`.
@@ -376,6 +386,7 @@ impl Bus {
                     }
                 }
                 What::Batch(incoming, batch) => {
+                    self.shared.has_woken.set(true);
                     if incoming.took(batch.len()) && self.decode(&incoming, &batch, messages) {
                         return Some(Event::Batch(incoming.from, batch.len()));
                     }
@@ -391,9 +402,9 @@ impl Bus {
         !self.shared.events.borrow().is_empty() || !self.shared.urgent.borrow().is_empty()
     }
 
-    /// Whether there are links of this node or of others: then the executor is to look at sockets.
-    pub fn has_links(&self) -> bool {
-        !self.links.is_empty() || !self.incoming.is_empty()
+    /// Whether tasks of links were woken since the last call: they are to run before the loop sends, or sleeps.
+    pub fn has_woken(&self) -> bool {
+        self.shared.has_woken.take()
     }
 
     /// Whether anything waits to be sent.

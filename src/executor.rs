@@ -7,7 +7,9 @@
 //! - A task that yields is run again before the executor looks at its rings. [`look_at_rings`] makes it look.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use glommio::timer::Timer;
@@ -64,6 +66,20 @@ impl Heartbeat {
     pub fn quicken(&self) {
         self.is_busy.set(true);
     }
+}
+
+/// Lets the tasks run that were woken before, and nothing else.
+pub async fn run_woken_tasks() {
+    let mut have_run = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut have_run, true) {
+            return Poll::Ready(());
+        }
+        // It goes behind them.
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// Lets the other tasks run and the executor look at its rings, without letting it sleep.

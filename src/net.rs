@@ -30,8 +30,7 @@ use shard::message::SessionId;
 use crate::wakeup::{Place, Ready, Side, Wakeup, socket_waker};
 pub use accept::{Arrival, Listener};
 use connection::{Connection, Phase, Received, Socket};
-use ring::Lent;
-pub use ring::{Ring, probe};
+pub use ring::{Input, Lent, Ring, RingSocket, probe};
 use stream::Stream;
 pub use unsent::Unsent;
 
@@ -218,6 +217,11 @@ impl Net {
         if let Some(ring) = &self.ring {
             ring.wake();
         }
+    }
+
+    /// Whether tasks that wait for sockets of the ring were woken since the last call.
+    pub fn has_woken(&self) -> bool {
+        self.ring.as_ref().is_some_and(Ring::has_woken)
     }
 
     /// Whether what happens to sockets is seen without the executor.

@@ -265,12 +265,13 @@ impl Seat {
             warn!("shard {number} serves sockets by glommio: its ring cannot be made: {error}");
             None
         });
-        let mut net = Net::new(Arc::clone(&wakeup), ring, self.settings.tcp_keepalive_s);
+        let mut net = Net::new(Arc::clone(&wakeup), ring.clone(), self.settings.tcp_keepalive_s);
         let mut bus = Bus::new(bus::Parts {
             shard: number,
             shards,
             clock: self.clock,
             wakeup: Arc::clone(&wakeup),
+            ring,
             secret: self.settings.cluster_secret.clone().unwrap_or_default(),
             node_timeout_ms: self.settings.cluster_node_timeout_ms,
         });

@@ -73,6 +73,11 @@ impl Wakeup {
         !self.lock().ready.is_empty()
     }
 
+    /// Whether it was rung since the last turn began.
+    pub fn is_rung(&self) -> bool {
+        self.lock().rung
+    }
+
     /// Forgets earlier rings: a turn that looks everywhere begins.
     pub fn begin_turn(&self) {
         self.lock().rung = false;

@@ -2,8 +2,9 @@
 //!
 //! A turn: what other shards sent, always and first - what other nodes sent and what sockets have, within a budget each - upkeep -
 //! output to the sockets - one batch to each node and shard. Then the loop sleeps until something rings, or the next deadline; with work
-//! left it only lets the executor look at the ring. It decides nothing about jobs, and never waits for anyone inside of a turn. All state is
-//! owned by this one task: there is nothing to borrow across an await.
+//! left it only lets the executor look at its rings now and then. It decides nothing about jobs, and never waits for anyone inside of a
+//! turn: it only lets the tasks of the bus run that have something. All state is owned by this one task: there is nothing to borrow across an
+//! await.
 
 mod effects;
 
@@ -29,7 +30,7 @@ use shard::slot::ShardNo;
 use crate::bell::OwnBell;
 use crate::bus::{self, Bus};
 use crate::config::rewrite::ConfigFile;
-use crate::executor::{Heartbeat, look_at_rings};
+use crate::executor::{Heartbeat, look_at_rings, run_woken_tasks};
 use crate::log::Files;
 use crate::mesh::{Envelope, Mesh};
 use crate::net::{Arrival, Event, Net};
@@ -51,7 +52,7 @@ const LOG_ROUNDS: usize = 4;
 /// How soon to look again while a channel of the mesh is full.
 const MESH_RETRY_US: u64 = 200;
 /// How long a shard whose sockets are on a ring of its own goes on without a look of the executor at its rings, each of which costs
-/// about as much as a request: while the executor has timers and signals only, and while it has the bus or calls that block.
+/// about as much as a request: while the executor has timers, signals and handshakes only, and while it has calls that block.
 const LOOK_PAUSE_US: u64 = 1_000;
 const LOOK_SOON_US: u64 = 50;
 /// How long a shard without work sleeps where only sockets and other shards wake it, before it sleeps in the executor.
@@ -244,7 +245,15 @@ impl Worker {
     /// Turns until the shard has stopped and its output is written.
     pub async fn run(mut self) {
         loop {
-            self.turn();
+            self.heartbeat.quicken();
+            if !self.net.has_events() {
+                self.turn_sockets();
+            }
+            self.run_links().await;
+            self.take();
+            self.send_bus();
+            self.run_links().await;
+            self.send();
             if self.has_ended() {
                 return;
             }
@@ -252,12 +261,9 @@ impl Worker {
         }
     }
 
-    fn turn(&mut self) {
+    /// The first half of a turn: all that has come.
+    fn take(&mut self) {
         self.wakeup.begin_turn();
-        self.heartbeat.quicken();
-        if !self.net.has_events() {
-            self.turn_sockets();
-        }
         self.take_mesh();
         self.take_posts();
         self.take_bus();
@@ -265,6 +271,10 @@ impl Worker {
         let now = self.clock.now();
         self.net.expire(now.mono_us);
         self.tick(now);
+    }
+
+    /// The second half: all that goes.
+    fn send(&mut self) {
         for _ in 0..OUTPUT_ROUNDS {
             self.write_output();
             self.turn_sockets();
@@ -274,6 +284,15 @@ impl Worker {
         }
         self.send_bus();
         self.send_batches();
+    }
+
+    /// Lets the tasks of links bring what they received, and put what they are to send on the ring. Without one they wait for the executor
+    /// anyway.
+    async fn run_links(&mut self) {
+        let are_woken = self.net.has_woken() | self.bus.has_woken();
+        if are_woken && self.net.has_ring() {
+            run_woken_tasks().await;
+        }
     }
 
     /// What was written at once lets sessions go on, which gives the log something to write again: that goes out with the same turn.
@@ -479,6 +498,7 @@ impl Worker {
 
     /// Sleeps until there is something to do; with work at hand, or found on the way to sleep, only lets the executor look at its rings.
     async fn sleep(&mut self) {
+        self.run_links().await;
         if !self.settles_down() {
             if !self.net.has_ring() || self.is_look_due() {
                 self.bell.hear();
@@ -507,11 +527,11 @@ impl Worker {
     /// Whether there is nothing to do, also after a nap; then the sockets wake the loop.
     fn settles_down(&mut self) -> bool {
         let rest_us = self.rest_us(self.clock.now().mono_us).unwrap_or(u64::MAX);
-        if rest_us == 0 || (self.net.has_ring() && self.is_look_due()) {
+        if rest_us == 0 || self.wakeup.is_rung() || (self.net.has_ring() && self.is_look_due()) {
             return false;
         }
         // Only the executor sees the rest.
-        let may_nap = self.net.has_ring() && !self.posts.are_awaited() && !self.bus.has_links();
+        let may_nap = self.net.has_ring() && !self.posts.are_awaited();
         if may_nap {
             let longest = Duration::from_micros(rest_us.min(NAP_US));
             let woken = self.bell.nap(|| self.net.nap(longest));
@@ -524,8 +544,11 @@ impl Worker {
 
     /// Whether the executor is to look at its rings although there is work: for other shards, or for what only it sees.
     fn is_look_due(&self) -> bool {
-        let is_expecting = self.posts.are_awaited() || self.bus.has_links();
-        let pause_us = if is_expecting { LOOK_SOON_US } else { LOOK_PAUSE_US };
+        let pause_us = if self.posts.are_awaited() {
+            LOOK_SOON_US
+        } else {
+            LOOK_PAUSE_US
+        };
         self.bell.has_rung() || self.clock.now().mono_us >= self.looked_us + pause_us
     }
 }

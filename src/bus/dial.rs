@@ -180,9 +180,13 @@ impl Link {
 
     /// Sends what there is and pings, until something is wrong.
     async fn talk(&self, met: Met) -> LinkError {
+        let wire = match met.wire.onto(self.shared.ring.as_ref()) {
+            Ok(wire) => wire,
+            Err(error) => return error.into(),
+        };
         let mut talk = Talk {
             link: self,
-            wire: met.wire,
+            wire,
             alive: KeepAlive::new(self.shared.now_us(), self.shared.silence_us.get(), met.rtt_us),
             signs: Assembler::new(0),
             timer: None,

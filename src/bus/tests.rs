@@ -49,6 +49,7 @@ impl Node {
             shards,
             clock: Clock::start(),
             wakeup: Arc::default(),
+            ring: None,
             secret: secret.as_bytes().to_vec(),
             node_timeout_ms: 0,
         });

@@ -45,6 +45,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -104,6 +105,17 @@ enum Multishot {
     Cancelled,
 }
 
+/// Who is told what happens to a socket.
+enum Owner {
+    /// The loop, by the socket's place.
+    Loop(Place),
+    /// A task, when it waits for input, or for output to be taken.
+    Task {
+        receiver: Option<Waker>,
+        sender: Option<Waker>,
+    },
+}
+
 struct Sockets {
     system: System,
     bell: Option<OwnedFd>,
@@ -114,6 +126,10 @@ struct Sockets {
     ready: VecDeque<Place>,
     /// Sockets of which the kernel has taken output, or refused it.
     finished: VecDeque<Place>,
+    /// Tasks that are to be woken.
+    to_wake: Vec<Waker>,
+    /// Tasks were woken.
+    has_woken: bool,
     /// Sockets with output for the next turn.
     to_send: Vec<u32>,
     /// Sockets that are not received from for want of buffers.
@@ -122,7 +138,7 @@ struct Sockets {
 
 struct Socket {
     descriptor: OwnedFd,
-    owner: Place,
+    owner: Owner,
     receive: Multishot,
     is_reading: bool,
     /// Nothing more is to be received.
@@ -172,6 +188,8 @@ impl Ring {
             listeners: Vec::new(),
             ready: VecDeque::new(),
             finished: VecDeque::new(),
+            to_wake: Vec::new(),
+            has_woken: false,
             to_send: Vec::new(),
             starved: Vec::new(),
         }))))
@@ -199,8 +217,21 @@ impl Ring {
         listeners.any(|listener| !listener.accepted.is_empty())
     }
 
-    /// Takes in a connection and receives from it; `owner` is told.
-    pub fn adopt(&self, descriptor: OwnedFd, owner: Place) -> RingSocket {
+    /// Takes in a connection and receives from it; the loop finds it by this place.
+    pub fn adopt(&self, descriptor: OwnedFd, place: Place) -> RingSocket {
+        self.adopt_for(descriptor, Owner::Loop(place))
+    }
+
+    /// Takes in a connection and receives from it; a task waits for it.
+    pub fn adopt_for_task(&self, descriptor: OwnedFd) -> RingSocket {
+        let owner = Owner::Task {
+            receiver: None,
+            sender: None,
+        };
+        self.adopt_for(descriptor, owner)
+    }
+
+    fn adopt_for(&self, descriptor: OwnedFd, owner: Owner) -> RingSocket {
         RingSocket {
             ring: self.clone(),
             number: self.0.borrow_mut().adopt(descriptor, owner),
@@ -230,9 +261,22 @@ impl Ring {
     /// The system call of a turn: what is to be sent goes, and what happened is there.
     pub fn turn(&self) {
         let listeners = self.0.borrow_mut().turn();
+        // Wakers run code of the executor.
+        let mut to_wake = std::mem::take(&mut self.0.borrow_mut().to_wake);
+        if !to_wake.is_empty() {
+            to_wake.drain(..).for_each(Waker::wake);
+            let mut sockets = self.0.borrow_mut();
+            sockets.has_woken = true;
+            sockets.to_wake = to_wake;
+        }
         for listener in listeners {
             glommio::spawn_local(resume(Rc::downgrade(&self.0), listener)).detach();
         }
+    }
+
+    /// Whether tasks were woken since the last call.
+    pub fn has_woken(&self) -> bool {
+        std::mem::take(&mut self.0.borrow_mut().has_woken)
     }
 
     /// Sleeps on the ring itself for so long at the most, which costs less than a sleep of the executor; whether anything happened.
@@ -266,6 +310,28 @@ impl RingSocket {
             sockets.receive(self.number);
         }
         Some((input, !is_last))
+    }
+
+    /// The next input, for the task of this context.
+    pub fn poll_receive(&self, context: &Context<'_>) -> Poll<Input> {
+        if let Some((input, _)) = self.receive() {
+            return Poll::Ready(input);
+        }
+        self.with(|socket| {
+            if let Owner::Task { receiver, .. } = &mut socket.owner {
+                *receiver = Some(context.waker().clone());
+            }
+        });
+        Poll::Pending
+    }
+
+    /// Wakes the task of this context when the kernel has taken output.
+    pub fn wake_when_sent(&self, context: &Context<'_>) {
+        self.with(|socket| {
+            if let Owner::Task { sender, .. } = &mut socket.owner {
+                *sender = Some(context.waker().clone());
+            }
+        });
     }
 
     /// Stops or resumes receiving.
@@ -327,7 +393,7 @@ impl Sockets {
             .expect("a socket is there until it was closed and its last operation ended")
     }
 
-    fn adopt(&mut self, descriptor: OwnedFd, owner: Place) -> u32 {
+    fn adopt(&mut self, descriptor: OwnedFd, owner: Owner) -> u32 {
         let number = self.free.pop().unwrap_or_else(|| {
             self.sockets.push(None);
             u32::try_from(self.sockets.len() - 1).expect("descriptors are fewer than 2^31")
@@ -518,8 +584,10 @@ impl Sockets {
         };
         if let Some(input) = input.filter(|_| !socket.is_closing && !socket.has_ended) {
             socket.has_ended = !matches!(input, Input::Bytes(_));
-            if socket.input.is_empty() {
-                self.ready.push_back(socket.owner);
+            match &mut socket.owner {
+                Owner::Loop(place) if socket.input.is_empty() => self.ready.push_back(*place),
+                Owner::Loop(_) => {}
+                Owner::Task { receiver, .. } => self.to_wake.extend(receiver.take()),
             }
             socket.input.push_back(input);
         }
@@ -573,7 +641,10 @@ impl Sockets {
                 _ => socket.failure = Some(error),
             },
         }
-        self.finished.push_back(socket.owner);
+        match &mut socket.owner {
+            Owner::Loop(place) => self.finished.push_back(*place),
+            Owner::Task { sender, .. } => self.to_wake.extend(sender.take()),
+        }
         self.send_later(number);
     }
 
