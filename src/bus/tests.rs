@@ -14,6 +14,7 @@ use shard::slot::Slot;
 use shard::wire::Blob;
 
 use super::*;
+use crate::bell::Bells;
 use crate::config::cpus;
 use crate::executor::{self, Heartbeat};
 
@@ -30,6 +31,19 @@ pub(super) fn on_executor<T>(future: impl Future<Output = T>) -> T {
     })
 }
 
+thread_local! {
+    /// Whether the links of this thread's buses are on rings.
+    static ON_RINGS: Cell<bool> = const { Cell::new(true) };
+}
+
+/// Runs a test twice: with the links on rings, and with glommio's sockets.
+fn both_ways(test: impl AsyncFn()) {
+    for on_rings in [true, false] {
+        ON_RINGS.set(on_rings);
+        on_executor(test());
+    }
+}
+
 fn id(byte: u8) -> NodeId {
     NodeId::from_bytes([byte; 20])
 }
@@ -37,6 +51,7 @@ fn id(byte: u8) -> NodeId {
 /// A bus and all that it told.
 struct Node {
     bus: Bus,
+    ring: Option<Ring>,
     events: Vec<(LinkNo, LinkEvent)>,
     received: Vec<(Sender, BusMessage)>,
     visitors: Vec<Visitor>,
@@ -44,18 +59,23 @@ struct Node {
 
 impl Node {
     fn new(byte: u8, shard: ShardNo, shards: u16, secret: &str) -> Self {
+        let (wakeup, bells) = (Arc::default(), Bells::new(1).expect("descriptors are free"));
+        let bell = bells.of(0).eventfd().expect("descriptors are free");
+        let ring = ON_RINGS.get().then(|| Ring::new(&wakeup, bell));
+        let ring = ring.map(|ring| ring.expect("the kernel has rings for sockets"));
         let mut bus = Bus::new(Parts {
             shard,
             shards,
             clock: Clock::start(),
-            wakeup: Arc::default(),
-            ring: None,
+            wakeup,
+            ring: ring.clone(),
             secret: secret.as_bytes().to_vec(),
             node_timeout_ms: 0,
         });
         bus.set_identity(id(byte), u64::from(byte));
         Self {
             bus,
+            ring,
             events: Vec::new(),
             received: Vec::new(),
             visitors: Vec::new(),
@@ -85,6 +105,7 @@ impl Node {
 
     /// Takes all that happened, as the loop would.
     fn turn(&mut self) {
+        self.ring.as_ref().inspect(|ring| ring.turn());
         let mut messages = Vec::new();
         while let Some(event) = self.bus.next(&mut messages) {
             match event {
@@ -163,7 +184,7 @@ fn job(body_bytes: usize) -> BusMessage {
 
 #[test]
 fn messages_go_from_shard_to_shard() {
-    on_executor(async {
+    both_ways(async || {
         let (mut a, mut b) = (Node::new(1, 4, 8, "secret"), Node::new(2, 0, 2, "secret"));
         let port = b.listen(0);
         a.dial(9, port, Some(id(2)));
@@ -206,7 +227,7 @@ fn messages_go_from_shard_to_shard() {
 
 #[test]
 fn a_connection_goes_to_the_shard_that_serves_the_dialers() {
-    on_executor(async {
+    both_ways(async || {
         let (mut a, mut b) = (Node::new(1, 5, 8, ""), Node::new(2, 0, 3, ""));
         let mut b2 = Node::new(2, 2, 3, "");
         let port = b.listen(0);
@@ -258,7 +279,7 @@ fn unfinished_frames_are_bounded_and_all_end() {
     const LINKS: u16 = 6;
     const MOST_BYTES: usize = 4 << 20;
     let body_bytes = 3 << 20;
-    on_executor(async {
+    both_ways(async || {
         let mut b = Node::new(2, 0, 1, "");
         b.bus.shared.unfinished.borrow_mut().most_bytes = MOST_BYTES;
         let port = b.listen(0);
@@ -314,7 +335,7 @@ fn unfinished_frames_are_bounded_and_all_end() {
 
 #[test]
 fn a_link_comes_back_after_its_peer_died() {
-    on_executor(async {
+    both_ways(async || {
         let (mut a, mut b) = (Node::new(1, 0, 1, ""), Node::new(2, 0, 1, ""));
         let port = b.listen(0);
         a.dial(1, port, Some(id(2)));
@@ -337,7 +358,7 @@ fn a_link_comes_back_after_its_peer_died() {
 
 #[test]
 fn who_does_not_know_the_secret_is_refused() {
-    on_executor(async {
+    both_ways(async || {
         let (mut a, mut b) = (Node::new(1, 0, 1, "guess"), Node::new(2, 0, 1, "secret"));
         let port = b.listen(0);
         a.dial(1, port, None);
@@ -349,7 +370,7 @@ fn who_does_not_know_the_secret_is_refused() {
 
 #[test]
 fn another_node_and_oneself_are_not_taken_for_the_one_dialed() {
-    on_executor(async {
+    both_ways(async || {
         let (mut a, mut b) = (Node::new(1, 0, 1, ""), Node::new(2, 0, 1, ""));
         let (own, port) = (a.listen(0), b.listen(0));
         a.dial(1, own, None);
@@ -363,7 +384,7 @@ fn another_node_and_oneself_are_not_taken_for_the_one_dialed() {
 
 #[test]
 fn a_new_identity_makes_all_links_anew() {
-    on_executor(async {
+    both_ways(async || {
         let (mut a, mut b) = (Node::new(1, 0, 1, ""), Node::new(2, 0, 1, ""));
         let (to_a, to_b) = (a.listen(0), b.listen(0));
         a.dial(1, to_b, None);
@@ -384,7 +405,7 @@ fn a_new_identity_makes_all_links_anew() {
 
 #[test]
 fn nothing_is_told_of_a_link_that_was_hung_up() {
-    on_executor(async {
+    both_ways(async || {
         let (mut a, mut b) = (Node::new(1, 0, 1, ""), Node::new(2, 0, 1, ""));
         let port = b.listen(0);
         a.dial(1, port, None);
@@ -402,7 +423,7 @@ fn nothing_is_told_of_a_link_that_was_hung_up() {
 
 #[test]
 fn what_waits_for_a_link_is_bounded() {
-    on_executor(async {
+    both_ways(async || {
         let (mut a, mut b) = (Node::new(1, 0, 1, ""), Node::new(2, 0, 1, ""));
         let port = b.listen(0);
         a.dial(1, port, None);
@@ -417,7 +438,12 @@ fn what_waits_for_a_link_is_bounded() {
         }
         let sent = a.bus.take_traffic();
         assert!(sent.frames_dropped > 20 && sent.messages_sent >= 16, "{sent:?}");
-        until([&mut a], |_| b.bus.has_events()).await;
+        let receives = || b.ring.as_ref().inspect(|ring| ring.turn());
+        until([&mut a], |_| {
+            receives();
+            b.bus.has_events()
+        })
+        .await;
         let events = b.bus.shared.events.borrow().len();
         assert!(events < 4, "{events}");
         // One longer than all that may wait goes when nothing waits.
@@ -476,7 +502,7 @@ fn drain(mut socket: TcpStream) -> Vec<u8> {
 
 #[test]
 fn garbage_closes_its_own_connection_and_no_other() {
-    on_executor(async {
+    both_ways(async || {
         let (mut a, mut b) = (Node::new(1, 0, 1, ""), Node::new(2, 0, 1, ""));
         let port = b.listen(0);
         a.dial(1, port, None);
@@ -530,7 +556,7 @@ fn garbage_closes_its_own_connection_and_no_other() {
 
 #[test]
 fn a_peer_that_does_not_answer_pings_is_given_up() {
-    on_executor(async {
+    both_ways(async || {
         let mut a = Node::new(1, 0, 1, "");
         // It accepts, and says nothing, not even in a handshake.
         let mute = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -554,7 +580,7 @@ fn a_peer_that_does_not_answer_pings_is_given_up() {
 
 #[test]
 fn a_link_that_is_dialed_twice_is_served_once() {
-    on_executor(async {
+    both_ways(async || {
         let mut b = Node::new(2, 0, 1, "");
         let port = b.listen(0);
         let first = stranger(port, 0, |socket| assert_eq!(drain(socket), b""));
