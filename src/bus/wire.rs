@@ -140,9 +140,12 @@ impl Wire {
             Socket::Ring {
                 socket, given_bytes, ..
             } => {
-                let sent = socket.take_sent()?;
-                unsent.took(sent);
-                *given_bytes -= sent;
+                let mut all = 0;
+                while let sent @ 1.. = socket.take_sent()? {
+                    unsent.took(sent);
+                    *given_bytes -= sent;
+                    all += sent;
+                }
                 if *given_bytes == 0 {
                     socket.append(unsent.chunks().cloned());
                     *given_bytes = unsent.bytes();
@@ -150,7 +153,7 @@ impl Wire {
                 if *given_bytes > 0 {
                     socket.wake_when_sent(context);
                 }
-                Ok(sent)
+                Ok(all)
             }
         }
     }

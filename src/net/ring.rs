@@ -704,7 +704,7 @@ impl Sockets {
         }
         match result {
             // Nobody listens any more: the connection is closed.
-            Ok(_) if listener.is_closing => {}
+            _ if listener.is_closing => {}
             Ok(connection) => listener.accepted.push_back(connection),
             Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => {}
             Err(error) => {

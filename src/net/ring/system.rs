@@ -117,6 +117,10 @@ pub(super) struct System {
     /// Output on its way, by the number of the operation.
     messages: Vec<Option<Box<Message>>>,
     free: Vec<u32>,
+    #[expect(
+        clippy::vec_box,
+        reason = "the boxes go to and fro between here and `messages`"
+    )]
     spare: Vec<Box<Message>>,
     /// Operations that the kernel has, or will be given by the next call.
     flying: usize,
