@@ -107,7 +107,7 @@ pub fn run(config: Config) -> Result<(), BootError> {
     settings.maxclients = probe::open_files(settings.maxclients, log_files)?;
     probe::io_uring()?;
     probe::locked_memory()?;
-    let has_rings = has_rings(&settings)?;
+    let has_rings = probe::socket_rings(settings.sockets, net::probe)?;
     let (listeners, addresses) = listen::bind(&settings)?;
     let bus_listeners = listen::bind_bus(&settings)?;
     let unix_socket = listeners.iter().find_map(|listener| listener.unix_path.clone());
@@ -321,22 +321,6 @@ fn stop_on_panic() {
         tracing::error!("stopped by a broken invariant: {text} at {place}");
         std::process::abort();
     }));
-}
-
-/// Whether sockets are on rings of their own.
-fn has_rings(settings: &Settings) -> Result<bool, BootError> {
-    if settings.sockets == "glommio" {
-        info!("sockets are served by glommio, as the setting says");
-        return Ok(false);
-    }
-    match net::probe() {
-        Ok(()) => Ok(true),
-        Err(why) if settings.sockets == "ring" => Err(BootError::Setting(format!("setting sockets: {why}"))),
-        Err(why) => {
-            warn!("sockets are served by glommio, which takes a multiple of the CPU: {why}");
-            Ok(false)
-        }
-    }
 }
 
 fn change_folder(settings: &Settings) -> Result<(), BootError> {

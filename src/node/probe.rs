@@ -30,6 +30,9 @@ pub enum ProbeError {
     /// The probe failed otherwise.
     #[error("io_uring cannot be used: {0}. It is how shardq talks to sockets.")]
     IoUring(io::Error),
+    /// The kernel has it without what sockets need, and the setting wants no other way.
+    #[error("setting sockets: {0}.\n  With `sockets auto` glommio serves them instead, at more CPU.")]
+    SocketRings(String),
     /// The limit on locked memory is too low.
     #[error(
         "the limit on locked memory is {limit} bytes; io_uring needs at least {MIN_LOCKED_BYTES}.\n  Raise it: `ulimit -l unlimited` in the shell that \
@@ -63,6 +66,25 @@ pub(super) fn io_uring() -> Result<(), ProbeError> {
     let error = io::Error::last_os_error();
     let setting = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
     Err(ring_error(error, setting.trim()))
+}
+
+/// Whether sockets are to be on rings of their own, as the setting `sockets` and the kernel have it.
+pub(super) fn socket_rings(
+    setting: &str,
+    probe: impl FnOnce() -> Result<(), String>,
+) -> Result<bool, ProbeError> {
+    if setting == "glommio" {
+        info!("sockets are served by glommio, as the setting says");
+        return Ok(false);
+    }
+    match probe() {
+        Ok(()) => Ok(true),
+        Err(why) if setting == "ring" => Err(ProbeError::SocketRings(why)),
+        Err(why) => {
+            warn!("sockets are served by glommio, which takes more CPU: {why}");
+            Ok(false)
+        }
+    }
 }
 
 /// Checks that executors can lock the memory of their rings.
@@ -150,6 +172,20 @@ mod tests {
         assert!(said(libc::EPERM, "0").contains("--security-opt"));
         assert!(said(libc::ENOMEM, "0").contains("ulimit -l unlimited"));
         assert!(said(libc::EINVAL, "0").contains("Invalid argument"));
+    }
+
+    #[test]
+    fn without_rings_for_sockets_glommio_serves_them_unless_told_otherwise() {
+        let none = || Err("no rings".to_owned());
+        assert!(socket_rings("auto", || Ok(())).unwrap());
+        assert!(socket_rings("ring", || Ok(())).unwrap());
+        assert!(!socket_rings("auto", none).unwrap());
+        assert!(!socket_rings("glommio", || panic!("nobody asks the kernel")).unwrap());
+        let error = socket_rings("ring", none).unwrap_err().to_string();
+        assert!(
+            error.contains("no rings") && error.contains("sockets auto"),
+            "{error}"
+        );
     }
 
     #[test]
