@@ -56,6 +56,15 @@ impl Wakeup {
         wake(state);
     }
 
+    /// Wakes the loop if it sleeps in [`Wakeup::poll`]; otherwise it looks by itself before it does.
+    pub fn rouse(&self) {
+        let mut state = self.lock();
+        if state.sleeper.is_some() {
+            state.rung = true;
+            wake(state);
+        }
+    }
+
     /// Puts a socket on the ready list and wakes the loop.
     pub fn push(&self, ready: Ready) {
         let mut state = self.lock();
@@ -157,6 +166,16 @@ mod tests {
             })
         );
         assert_eq!(wakeup.pop(), None);
+    }
+
+    #[test]
+    fn only_a_sleeper_is_roused() {
+        let wakeup = Wakeup::default();
+        wakeup.rouse();
+        let context = Context::from_waker(Waker::noop());
+        assert_eq!(wakeup.poll(&context), Poll::Pending);
+        wakeup.rouse();
+        assert_eq!(wakeup.poll(&context), Poll::Ready(()));
     }
 
     #[test]

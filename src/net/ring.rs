@@ -28,6 +28,7 @@
 //! - **Closing** shuts the socket down first, so that no message that is in the kernel's hands goes on.
 //! - **Multishot operations end by themselves**, for want of buffers, descriptors or room for completions: whatever comes without "more" is
 //!   armed again if it is still wanted. Completions that find no room are kept by the kernel and brought by the next call.
+//! - **Tasks** of the bus use their sockets between the turns, also while the loop sleeps: then it is roused, to give the kernel what they left.
 //! - **Sleep.** A shard without work naps on the ring first ([`Ring::nap`]). When nothing comes it sleeps in the executor, and an eventfd
 //!   wakes it, by a read that is always armed there; the ring rings it only between [`Ring::may_sleep`] and [`Ring::wake`], so a shard that
 //!   is awake is never interrupted.
@@ -124,6 +125,8 @@ enum Owner {
 
 struct Sockets {
     system: System,
+    /// Where the loop sleeps.
+    wakeup: Option<Arc<Wakeup>>,
     bell: Option<OwnedFd>,
     /// The last nap was a short one.
     comes_soon: bool,
@@ -181,6 +184,7 @@ impl Ring {
     /// readable.
     pub fn new(wakeup: &Arc<Wakeup>, bell: OwnedFd) -> io::Result<Self> {
         let ring = Self::of_sizes(SIZES)?;
+        ring.0.borrow_mut().wakeup = Some(Arc::clone(wakeup));
         ring.0.borrow_mut().watch(bell);
         let eventfd = ring.0.borrow().system.eventfd().try_clone()?;
         glommio::spawn_local(await_rings(eventfd, Arc::clone(wakeup))).detach();
@@ -190,6 +194,7 @@ impl Ring {
     fn of_sizes(sizes: Sizes) -> io::Result<Self> {
         Ok(Self(Rc::new(RefCell::new(Sockets {
             system: System::new(sizes)?,
+            wakeup: None,
             bell: None,
             comes_soon: false,
             sockets: Vec::new(),
@@ -283,6 +288,19 @@ impl Ring {
         }
     }
 
+    /// A task has done something while the loop may sleep, which then is to give the kernel what came of it.
+    fn rouse(&self) {
+        let mut sockets = self.0.borrow_mut();
+        if sockets.to_send.is_empty() && !sockets.system.has_queued() {
+            return;
+        }
+        let wakeup = sockets.wakeup.clone();
+        drop(sockets);
+        if let Some(wakeup) = wakeup {
+            wakeup.rouse();
+        }
+    }
+
     /// Whether tasks were woken since the last call.
     pub fn has_woken(&self) -> bool {
         std::mem::take(&mut self.0.borrow_mut().has_woken)
@@ -334,6 +352,7 @@ impl RingSocket {
     /// The next input, for the task of this context.
     pub fn poll_receive(&self, context: &Context<'_>) -> Poll<Input> {
         if let Some((input, _)) = self.receive() {
+            self.ring.rouse();
             return Poll::Ready(input);
         }
         self.with(|socket| {
@@ -363,7 +382,12 @@ impl RingSocket {
         let mut sockets = self.ring.0.borrow_mut();
         let socket = sockets.socket(self.number);
         chunks.for_each(|chunk| socket.waiting.push(chunk));
+        let is_of_task = matches!(socket.owner, Owner::Task { .. });
         sockets.send_later(self.number);
+        drop(sockets);
+        if is_of_task {
+            self.ring.rouse();
+        }
     }
 
     /// Drops the output that the kernel has not been given.
@@ -397,6 +421,7 @@ impl RingSocket {
 impl Drop for RingSocket {
     fn drop(&mut self) {
         self.ring.0.borrow_mut().close(self.number);
+        self.ring.rouse();
     }
 }
 
@@ -775,12 +800,16 @@ impl Sockets {
 /// Lets a listener accept again after a pause.
 async fn resume(sockets: Weak<RefCell<Sockets>>, listener: u32) {
     Timer::new(PAUSE_AFTER_ERROR).await;
-    let Some(sockets) = sockets.upgrade() else { return };
-    let mut sockets = sockets.borrow_mut();
+    let Some(ring) = sockets.upgrade().map(Ring) else {
+        return;
+    };
+    let mut sockets = ring.0.borrow_mut();
     if let Some(paused) = &mut sockets.listeners[listener as usize] {
         paused.is_paused = false;
         sockets.accept(listener);
     }
+    drop(sockets);
+    ring.rouse();
 }
 
 /// Rings the loop whenever the ring has rung.

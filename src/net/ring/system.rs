@@ -232,6 +232,11 @@ impl System {
         self.queue(entry, Kind::Cancel.name(socket));
     }
 
+    /// Whether operations are queued.
+    pub(super) fn has_queued(&mut self) -> bool {
+        !self.ring.submission().is_empty()
+    }
+
     /// Whether a call would do anything: operations are queued, or completions wait in the kernel.
     pub(super) fn has_work(&mut self) -> bool {
         let queue = self.ring.submission();

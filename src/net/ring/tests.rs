@@ -503,6 +503,25 @@ fn the_eventfd_rings_only_for_who_sleeps() {
 }
 
 #[test]
+fn a_loop_that_sleeps_is_roused_for_the_output_of_a_task() {
+    let ring = ring();
+    let wakeup = Arc::<Wakeup>::default();
+    ring.0.borrow_mut().wakeup = Some(Arc::clone(&wakeup));
+    let (mut client, server) = UnixStream::pair().expect("descriptors are free");
+    let socket = ring.adopt_for_task(server.into());
+    ring.turn();
+    assert!(ring.may_sleep());
+    let context = Context::from_waker(Waker::noop());
+    assert!(wakeup.poll(&context).is_pending());
+    socket.append([Bytes::from_static(b"ping")].into_iter());
+    assert!(wakeup.poll(&context).is_ready());
+    ring.turn();
+    let mut got = [0; 4];
+    client.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"ping");
+}
+
+#[test]
 fn the_kernel_passes_the_probe() {
     assert_eq!(probe(), Ok(()));
 }
