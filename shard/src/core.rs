@@ -237,6 +237,7 @@ impl Core {
                     self.mesh.send(ticket.shard, Message::Late { ticket, answer });
                 }
                 Held::Bus(to, message) => self.home.peers.send(to, message),
+                Held::Transfer(id, hop) => self.home.transfer_logged(id, hop),
                 Held::Change(number, result) => {
                     let result = result.map(|()| 0);
                     self.send_node(0, NodeMessage::Applied { number, result });

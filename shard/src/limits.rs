@@ -132,6 +132,25 @@ pub const EXPORT_AGAIN_MS: u64 = 1_000;
 /// Jobs that a queue exports in one step.
 pub const EXPORT_STEP: usize = 256;
 
+/// Jobs with RETRY 0 of a shard that are on their way to other nodes, or offered to them.
+pub const TRANSFERS: usize = 16_384;
+/// An offer that was not answered is forgotten after this long or four round trips, milliseconds.
+pub const TRANSFER_OFFER_MS: u64 = 1_000;
+/// A node that had no room is offered nothing for this long, milliseconds.
+pub const TRANSFER_REFUSED_MS: u64 = 500;
+/// The target of a transfer is asked for its answer after this long or four round trips, then after twice as long each time,
+pub const TRANSFER_ASK_MS: u64 = 1_000;
+/// and at least this often, milliseconds.
+pub const TRANSFER_ASK_MAX_MS: u64 = 10_000;
+/// Transfers that a shard has said are welcome and that may still come; one more, and the oldest has to ask anew.
+pub const TRANSFER_WANTS: usize = 16_384;
+/// Answers to transfers that a shard keeps: their sources may be away.
+pub const TRANSFER_ANSWERS: usize = 65_536;
+/// An answer is said again after this long: the source retires it when its own log is synced, about a second later. Then after twice as long each time,
+pub const TRANSFER_ANSWER_MS: u64 = 3_000;
+/// and at least this often, milliseconds.
+pub const TRANSFER_ANSWER_MAX_MS: u64 = 180_000;
+
 /// Acknowledgements of unknown IDs that a shard remembers until all nodes have answered: each names all nodes of the cluster.
 pub const DUMMY_ACKS: usize = 16_384;
 /// Requests of a shard that wait for other nodes; beyond it only what is here counts.

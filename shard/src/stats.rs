@@ -217,6 +217,8 @@ counters! {
     copies_failed: "ADDJOBs that ended without enough copies.",
     jobs_exported: "Jobs sent to consumers at other nodes.",
     jobs_imported: "Jobs that came from other nodes for consumers here.",
+    transfers_refused: "Jobs with RETRY 0 that another node had no room for when they came.",
+    transfers_in_doubt: "Jobs with RETRY 0 that count as handed out, since the node that they went to lost its memory or was forgotten.",
     jobs_given_away: "Copies dropped because this node leaves and others hold them.",
     jobs_repaired: "Jobs for which other nodes were asked since holders were lost.",
     jobs_acknowledged_elsewhere: "Jobs acknowledged at another node.",
@@ -272,6 +274,8 @@ impl Counters {
         self.copies_failed = home.copies_failed;
         self.jobs_exported = home.exported;
         self.jobs_imported = home.imported;
+        self.transfers_refused = home.transfers_refused;
+        self.transfers_in_doubt = home.transfers_in_doubt;
         self.jobs_given_away = home.given_away;
         self.jobs_repaired = home.repaired;
         self.jobs_acknowledged_elsewhere = home.acknowledged_elsewhere;
@@ -298,6 +302,10 @@ pub struct Gauges {
     pub queued_jobs: u64,
     /// Acknowledged jobs that other nodes have not all heard of; not among the jobs.
     pub acked_jobs: u64,
+    /// Of the jobs, those with RETRY 0 on their way to another node.
+    pub jobs_in_transfer: u64,
+    /// Answers about such jobs of other nodes, until those nodes know them.
+    pub transfer_answers: u64,
     /// ADDJOBs that wait for copies.
     pub adding_jobs: u64,
     /// Jobs that were to have several copies, all of which lie on this node's host.
@@ -377,6 +385,8 @@ impl Gauges {
         self.jobs += other.jobs;
         self.queued_jobs += other.queued_jobs;
         self.acked_jobs += other.acked_jobs;
+        self.jobs_in_transfer += other.jobs_in_transfer;
+        self.transfer_answers += other.transfer_answers;
         self.adding_jobs += other.adding_jobs;
         self.jobs_on_one_host += other.jobs_on_one_host;
         self.queues += other.queues;

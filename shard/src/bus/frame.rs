@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! frame    magic     "sqb"
-//!          version   u8    1
+//!          version   u8    2
 //!          length    u32   bytes behind the header
 //!          checksum  u32   CRC-32C of: header without this field, what is behind it
 //!          kind      u8    1 batch, 2 ping, 3 pong

@@ -20,7 +20,13 @@
 //! | Left | a holder that drops a live job, holders | I am none any more | - |
 //! | Enqueue | who placed a job elsewhere, one holder | bring it into its queue | Enqueued, until it comes |
 //! | Enqueued | back | done, or refused | - |
-//! | Import | who has a job, who has a consumer for it | take it; RETRY > 0: both hold it | Queued or Leased to all holders |
+//! | Import | who has a job, who has a consumer for it | take it: both hold it | Queued or Leased to all holders |
+//! | TransferOffer | who has a job with RETRY 0, one node | have you room for it? (`home/cluster/transfer.rs`) | TransferWant, Refused |
+//! | TransferWant | back | I have: send it with this number | Transfer |
+//! | Transfer | source, target | it is yours, if your store epoch is still this one | TransferAnswer, TransferWant |
+//! | TransferAsk | source, target | was it taken? | TransferAnswer |
+//! | TransferAnswer | back | it was, or never will be | TransferRetire |
+//! | TransferRetire | source, target | I know: forget the answer | - |
 //! | Interest | node with consumers, node | so many jobs of these queues can be taken here: from now on (`lasting`), or of those there are now | Import |
 //! | Ask | home shard, home shard there | a command about a job or queue of that node, or a queue's pause state | Told |
 //! | Told | back, to the ticket's shard | the answer | - |
@@ -105,6 +111,37 @@ pub enum BusMessage {
         lasting: bool,
         queues: Vec<(Blob, u32)>,
     },
+    TransferOffer {
+        id: JobId,
+        hop: u64,
+        body_bytes: u64,
+        queue: Blob,
+    },
+    TransferWant {
+        id: JobId,
+        hop: u64,
+        want: u64,
+    },
+    Transfer {
+        hop: u64,
+        epoch: u64,
+        want: u64,
+        copy: Box<JobCopy>,
+    },
+    TransferAsk {
+        id: JobId,
+        hop: u64,
+        epoch: u64,
+    },
+    TransferAnswer {
+        id: JobId,
+        hop: u64,
+        taken: bool,
+    },
+    TransferRetire {
+        id: JobId,
+        hop: u64,
+    },
     Ask {
         ticket: Ticket,
         request: RemoteRequest,
@@ -128,7 +165,8 @@ pub struct JobCopy {
     pub ctime: u64,
     /// What is left of its life, milliseconds.
     pub ttl_left_ms: u64,
-    /// What is left until it is to enter its queue (delay, lease), milliseconds.
+    /// What is left until it is to enter its queue (delay, lease), milliseconds; [`NEVER_MS`](Self::NEVER_MS) for one that was taken
+    /// out of its queue.
     pub delay_left_ms: u64,
     /// Time to live as asked for, seconds.
     pub ttl_s: u32,
@@ -146,6 +184,11 @@ pub struct JobCopy {
     pub deliveries: u32,
     /// Who has it, the sender included.
     pub members: Members,
+}
+
+impl JobCopy {
+    /// A job with RETRY 0 that enters its queue only when somebody asks for it.
+    pub const NEVER_MS: u64 = u64::MAX;
 }
 
 /// The two parts of a job's holder set.
@@ -166,8 +209,10 @@ pub enum Refusal {
     Leaving,
     /// Its log takes nothing.
     Log,
-    /// Its queue is paused (imports only).
+    /// Its queue is paused (not for copies).
     Paused,
+    /// It has the job itself, or too many are on their way (offers only).
+    Busy,
 }
 
 /// What a node knows of a job.
@@ -233,7 +278,7 @@ impl BusMessage {
     /// Who handles it.
     pub fn place(&self) -> Place {
         let slot = match self {
-            Self::Copy { copy, .. } | Self::Import { copy } => copy.id.slot(),
+            Self::Copy { copy, .. } | Self::Import { copy } | Self::Transfer { copy, .. } => copy.id.slot(),
             Self::Copied { id }
             | Self::Refused { id, .. }
             | Self::Holders { id, .. }
@@ -244,6 +289,11 @@ impl BusMessage {
             | Self::Standing { id, .. }
             | Self::Queued { id, .. }
             | Self::Left { id }
+            | Self::TransferOffer { id, .. }
+            | Self::TransferWant { id, .. }
+            | Self::TransferAsk { id, .. }
+            | Self::TransferAnswer { id, .. }
+            | Self::TransferRetire { id, .. }
             | Self::Enqueue { id, .. }
             | Self::Enqueued { id, .. } => id.slot(),
             Self::Ask { request, .. } => return request.place(),

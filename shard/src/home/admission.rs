@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Home;
+use super::{Home, Place};
 use super::job::JOB_BYTES;
 use super::queue::QUEUE_BYTES;
 use crate::clock::{Mono, Now, SECOND_MS};
@@ -192,8 +192,14 @@ impl Home {
 
     fn evictable(&self, now: Mono) -> Option<u32> {
         let oldest = self.stock.delivered.first().filter(|_| self.evicts)?;
-        let age_s = ((now.0 / SECOND_MS) as u32).wrapping_sub(self.job(oldest).aside);
-        (age_s >= EVICTION_GRACE_S).then_some(oldest)
+        self.is_spent(now, oldest).then_some(oldest)
+    }
+
+    /// Whether a RETRY 0 job was handed out, long enough ago that it will not come back.
+    pub(super) fn is_spent(&self, now: Mono, key: u32) -> bool {
+        let job = self.job(key);
+        let age_s = ((now.0 / SECOND_MS) as u32).wrapping_sub(job.aside);
+        job.at_most_once() && job.place == Place::Leased && age_s >= EVICTION_GRACE_S
     }
 }
 

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 use super::cluster::collection::ACK_BYTES;
 use super::cluster::share::SHARE_BYTES;
+use super::cluster::transfer::MOVE_BYTES;
 use super::stock::Stock;
 use super::waiter::{OFFER_BYTES, Phase, SEAT_BYTES, WAITER_BYTES};
 use super::{Home, Place};
+use crate::clock::Mono;
 use crate::message::Patience;
 use crate::structures::NONE;
 use crate::structures::list::{Links, List};
@@ -18,6 +20,7 @@ impl Home {
         self.check_queues();
         self.check_waiters();
         self.check_shares();
+        self.check_transfers();
         self.check_lines();
         self.check_sums();
     }
@@ -234,6 +237,32 @@ impl Home {
         }
     }
 
+    fn check_transfers(&self) {
+        let Stock {
+            jobs,
+            moves,
+            moves_due,
+            ..
+        } = &self.stock;
+        let away = jobs.0.iter_from(0, u32::MAX);
+        let away = away.filter(|(_, job)| job.place == Place::Away);
+        let mut found = 0;
+        for (_, job) in away {
+            assert!(job.at_most_once(), "others have copies elsewhere, and stay");
+            assert!(moves[&job.id].is_away(), "what is away is on its way");
+            found += 1;
+        }
+        assert_eq!(
+            found,
+            moves.values().filter(|moved| moved.is_away()).count(),
+            "what is on its way is away"
+        );
+        let timed = moves.iter().filter(|(_, moved)| moved.again_at != Mono::NEVER);
+        let timed = timed.inspect(|&(id, moved)| assert!(moves_due.contains(&(moved.again_at, *id))));
+        assert_eq!(timed.count(), moves_due.len(), "each has its time");
+        self.transfers.check();
+    }
+
     fn check_lines(&self) {
         let waiters = self
             .tickets
@@ -265,7 +294,7 @@ impl Home {
         let shared = SHARE_BYTES * self.stock.shares.len() as u64 + ACK_BYTES * self.stock.acks.len() as u64;
         assert_eq!(
             self.stock.bytes,
-            job_bytes + queue_bytes + waiting + shared,
+            job_bytes + queue_bytes + waiting + shared + MOVE_BYTES * self.stock.moves.len() as u64,
             "memory adds up"
         );
         // Sessions charge what they keep too.
@@ -274,7 +303,8 @@ impl Home {
                 >= self.stock.bytes
                     + WAITER_BYTES * self.waiters.len() as u64
                     + self.lines.bytes()
-                    + self.pauses.bytes(),
+                    + self.pauses.bytes()
+                    + self.transfers.bytes(),
             "memory adds up"
         );
         assert_eq!(timers.len(), jobs.0.len() + queues.0.len(), "a timer each");

@@ -47,6 +47,10 @@ pub struct Counters {
     pub exported: u64,
     /// Jobs that came from other nodes for consumers here.
     pub imported: u64,
+    /// Jobs with RETRY 0 that another node had no room for when they came.
+    pub transfers_refused: u64,
+    /// Jobs with RETRY 0 that count as handed out, since the node that they went to lost its memory, or was forgotten.
+    pub transfers_in_doubt: u64,
     /// Copies dropped since this node leaves and others hold them.
     pub given_away: u64,
     /// Jobs for which repair asked other nodes, since holders were lost.
@@ -78,6 +82,10 @@ pub struct Gauges {
     pub jobs: u64,
     /// Acknowledged jobs that other nodes have not all heard of; not counted among the jobs.
     pub acked: u64,
+    /// Of the jobs, those with RETRY 0 on their way to another node.
+    pub transfers: u64,
+    /// Answers about such jobs of other nodes, until those nodes know them.
+    pub transfer_answers: u64,
     /// ADDJOBs that wait for copies.
     pub adding: u64,
     /// Jobs that were to have several copies, all of which lie on this node's host.

@@ -12,8 +12,8 @@
 //!                                  lease ended, NACK, ENQUEUE, undelivered: enter <-----------+
 //! ```
 //!
-//! A job of which other nodes are to have copies is `Waiting` before its life begins. `Queued` and `Reserved` are the state `queued` of the reference (3.2), the others are `active`; an acknowledged job is
-//! gone at once, unless other nodes hold it (`cluster/collection.rs`). What must hold: a job is linked in exactly the list its place names (`Idle`, and `Leased` with a
+//! A job of which other nodes are to have copies is `Waiting` before its life begins; one with RETRY 0 that goes to another node is `Away`. `Queued` and `Reserved` are the state `queued` of the reference (3.2), the others are `active`; an acknowledged job is
+//! gone at once, unless other nodes hold it (`cluster/collection.rs`). What must hold: a job is linked in exactly the list its place names (`Idle`, `Away`, and `Leased` with a
 //! RETRY, name none); it has a timer, at its next deadline or earlier.
 
 use std::ops::{Index, IndexMut};
@@ -48,6 +48,8 @@ pub enum Place {
     Leased,
     /// Ready to enter its queue, which is paused; in the queue's list of those.
     Held,
+    /// In no list: RETRY 0, on its way to another node (`cluster/transfer.rs`).
+    Away,
 }
 
 /// A job.
@@ -139,7 +141,7 @@ impl Job {
         match self.place {
             Place::Queued | Place::Reserved => JobState::Queued,
             Place::Waiting => JobState::WaitRepl,
-            Place::Idle | Place::Leased | Place::Held => JobState::Active,
+            Place::Idle | Place::Leased | Place::Held | Place::Away => JobState::Active,
         }
     }
 
@@ -151,7 +153,7 @@ impl Job {
     /// Whether it is to be in a list.
     pub fn is_in_a_list(&self) -> bool {
         match self.place {
-            Place::Idle | Place::Waiting => false,
+            Place::Idle | Place::Waiting | Place::Away => false,
             Place::Leased => self.at_most_once(),
             Place::Queued | Place::Reserved | Place::Held => true,
         }
@@ -165,7 +167,7 @@ impl Job {
     /// Whether ENQUEUE and NACK may bring it into its queue.
     pub fn may_enter(&self) -> bool {
         let spent = self.at_most_once() && self.delivered;
-        !spent && !self.is_queued() && self.place != Place::Waiting
+        !spent && !self.is_queued() && !matches!(self.place, Place::Waiting | Place::Away)
     }
 
     /// Its lease time in milliseconds.
@@ -177,7 +179,7 @@ impl Job {
     pub fn deadline(&self) -> Mono {
         match self.place {
             Place::Idle | Place::Leased => self.expires_at.min(self.enters_at),
-            Place::Waiting | Place::Queued | Place::Reserved | Place::Held => self.expires_at,
+            Place::Waiting | Place::Queued | Place::Reserved | Place::Held | Place::Away => self.expires_at,
         }
     }
 

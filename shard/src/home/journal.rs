@@ -19,6 +19,7 @@
 
 mod failure;
 mod images;
+mod transfers;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -34,10 +35,12 @@ use crate::id::JobId;
 use crate::limits::UPKEEP_STEP;
 use crate::log::{
     AckedImage, AppendFsync, Done, Entry, Event, Holder, HoldersImage, Io, IoError, Log, Position, Thresholds,
+    TransferName,
 };
 use crate::message::{Answer, Ticket};
 use crate::wire::Blob;
 use images::{Lives, can_populate, change, job_ref, queue_image};
+use transfers::FreshTransfers;
 
 /// What an answer waits for: all entries from the first to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +81,8 @@ pub enum Held {
     Answer(Ticket, Answer),
     /// What a peer is told.
     Bus(PeerNo, BusMessage),
+    /// The sending of a job whose leaving is written: its ID, and the transfer's hop.
+    Transfer(JobId, u64),
     /// A change of the node (FLUSHALL), by its number.
     Change(u64, Result<(), CommandError>),
 }
@@ -97,7 +102,7 @@ struct Fresh {
     key: u32,
 }
 
-/// How far the snapshots of a new log have come: keys of jobs, then of queues.
+/// How far the snapshots of a new log have come: keys of jobs, acknowledgements and queues, names of transfers.
 #[derive(Clone, Copy, Debug)]
 struct Populating {
     /// A first try failed: what stands in the log of it is to count for nothing.
@@ -105,6 +110,10 @@ struct Populating {
     jobs: u32,
     acks: u32,
     queues: u32,
+    /// Answers up to this one; `None` before the first.
+    answers: Option<TransferName>,
+    /// All answers are there.
+    answered: bool,
 }
 
 impl Populating {
@@ -114,6 +123,8 @@ impl Populating {
             jobs: 0,
             acks: 0,
             queues: 0,
+            answers: None,
+            answered: false,
         }
     }
 }
@@ -134,6 +145,7 @@ pub struct Journal {
     copies: BTreeMap<u32, Position>,
     /// What waits to be safe, and what waits to be durable, in the order of their making.
     waiting: [VecDeque<Waiting>; 2],
+    transfers: FreshTransfers,
     populating: Option<Populating>,
     /// Where the snapshots of a new log end, once they are all appended.
     populated: Option<Position>,
@@ -447,6 +459,7 @@ impl Journal {
             }
             self.fresh_copies.pop_front();
         }
+        self.transfers.safe(safe);
         for list in 0..self.waiting.len() {
             while let Some(front) = self.waiting[list].front()
                 && front.need.is_none_or(|need| self.is_met(need))
@@ -513,6 +526,7 @@ impl Home {
         self.journal.gates = false;
         self.journal.populating = None;
         self.journal.unwritten.clear();
+        self.journal.transfers.clear();
         self.journal.release(&mut self.ends);
     }
 
@@ -587,6 +601,7 @@ impl Home {
             options,
             peers,
             pauses,
+            transfers,
             ..
         } = self;
         let (shards, hasher) = (options.shards, &self.hasher);
@@ -598,6 +613,7 @@ impl Home {
                     stock,
                     peers,
                     pauses,
+                    transfers,
                     now,
                     shards,
                     hasher,
@@ -614,7 +630,7 @@ impl Home {
     pub fn log_deadline(&self) -> Option<Mono> {
         let log = self.journal.log.as_ref()?;
         let busy = self.journal.populating.is_some() && can_populate(log);
-        let unwritten = !self.journal.unwritten.is_empty()
+        let unwritten = !(self.journal.unwritten.is_empty() && self.journal.transfers.unwritten.is_empty())
             && !self.journal.stopped
             && log.refuses_raw(false, 0).is_none();
         if busy || unwritten {
@@ -653,6 +669,8 @@ impl Home {
                 jobs: u32::MAX,
                 acks: u32::MAX,
                 queues: u32::MAX,
+                // These stay.
+                ..*populating
             };
         }
         let change = Held::Change(number, Ok(()));
@@ -682,6 +700,13 @@ impl Home {
 
     /// Tells the log of jobs that were brought back while it refused to hear.
     fn write_unwritten(&mut self, now: Mono) {
+        let Self {
+            journal,
+            stock,
+            options,
+            ..
+        } = self;
+        journal.write_ends(UPKEEP_STEP, |id| stock.job_key(options.shards, id).is_some());
         for _ in 0..UPKEEP_STEP {
             let refuses = |log: &Log| log.refuses_raw(false, 0).is_some();
             if self.journal.log.as_ref().is_none_or(refuses) {

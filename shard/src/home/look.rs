@@ -189,7 +189,7 @@ impl Home {
     pub(crate) fn enters_in_ms(now: Mono, job: &super::Job) -> Option<u64> {
         match job.place {
             Place::Held => Some(0),
-            Place::Waiting => None,
+            Place::Waiting | Place::Away => None,
             Place::Queued | Place::Reserved => (!job.at_most_once()).then(|| job.retry_ms()),
             Place::Idle | Place::Leased => {
                 (job.enters_at != Mono::NEVER).then(|| job.enters_at.since_ms(now))

@@ -63,6 +63,7 @@ use cluster::leaving::Leaving;
 use cluster::pauses::Pauses;
 use cluster::remote::Remote;
 use cluster::repair::Repair;
+use cluster::taking::Transfers;
 use journal::Journal;
 use lines::Lines;
 use stock::Stock;
@@ -123,6 +124,7 @@ pub struct Home {
     repair: Repair,
     federation: Federation,
     leaving: Leaving,
+    transfers: Transfers,
     /// Jobs dropped here lately while other nodes held them, and the order of that.
     left: BTreeSet<JobId>,
     left_order: VecDeque<JobId>,
@@ -170,6 +172,7 @@ impl Home {
             repair: Repair::default(),
             federation: Federation::default(),
             leaving: None,
+            transfers: Transfers::new(options.seed[8..16].try_into().expect("8 bytes")),
             left: BTreeSet::new(),
             left_order: VecDeque::new(),
             remote: Remote::new(u32::from_be_bytes([first, second, third, fourth])),
@@ -283,6 +286,8 @@ impl Home {
         Gauges {
             jobs: self.stock.jobs.0.len() as u64,
             acked: self.stock.acks.len() as u64,
+            transfers: self.stock.moves.values().filter(|moved| moved.is_away()).count() as u64,
+            transfer_answers: self.transfers.answers(),
             adding: self.adding.len() as u64,
             on_one_host: self.stock.on_one_host,
             queued: self.stock.queued,
@@ -305,6 +310,7 @@ impl Home {
         self.ack_sweep = None;
         self.queued_sweep = None;
         self.flush_federation();
+        self.flush_transfers();
         self.forget_pause_versions(|_| true);
         let seed = self.chance.seed();
         let old = std::mem::replace(&mut self.stock, Stock::new(self.options.shards, seed, now.mono()));

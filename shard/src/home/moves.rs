@@ -312,6 +312,9 @@ impl Home {
 
     /// Takes a job out of the list it is in: it is `Idle` after this, until its caller says otherwise.
     pub(super) fn detach(&mut self, key: u32) {
+        if self.stock.jobs[key].place == Place::Away {
+            self.end_move(key);
+        }
         let Stock {
             jobs,
             queues,
@@ -328,7 +331,7 @@ impl Home {
         );
         let queue = &mut queues[job.queue];
         match job.place {
-            Place::Idle | Place::Waiting => {}
+            Place::Idle | Place::Waiting | Place::Away => {}
             Place::Leased if job.at_most_once() => delivered.remove(jobs, key),
             Place::Leased => {}
             Place::Held => queue.held.remove(jobs, key),

@@ -7,7 +7,7 @@ use super::stock::Stock;
 use super::{Home, Place};
 use crate::clock::{Mono, Now, SECOND_MS};
 use crate::id::JobId;
-use crate::log::{Entry, JobImage, KeptPlace, StateChange};
+use crate::log::{Entry, JobImage, KeptPlace, StateChange, TransferImage};
 use crate::slot::{ShardNo, Slot};
 use crate::structures::NONE;
 use crate::structures::list::Links;
@@ -36,6 +36,13 @@ impl Home {
             Entry::Acked(image) | Entry::AckedSnapshot(image) => image.id.slot(),
             Entry::Holders(image) => image.id.slot(),
             Entry::Gone(id) => id.slot(),
+            Entry::Transfer(image) | Entry::TransferSnapshot(image) => {
+                let is_foreign = |job: &JobImage| Slot::of_queue(&job.queue) != image.id.slot();
+                if image.job.as_deref().is_some_and(is_foreign) {
+                    return Err("a job whose ID does not belong to its queue");
+                }
+                image.id.slot()
+            }
             Entry::Queue(image) | Entry::QueueSnapshot(image) => Slot::of_queue(&image.name),
             Entry::Flushed => {
                 self.restore_flush(now, origin);
@@ -67,6 +74,7 @@ impl Home {
             Entry::Gone(id) => {
                 self.restore_end(now, &id);
             }
+            Entry::Transfer(image) | Entry::TransferSnapshot(image) => self.restore_transfer(now, image),
             Entry::Queue(image) | Entry::QueueSnapshot(image) => {
                 let key = self.find_or_create_queue(now.mono(), &image.name);
                 self.stock.queues[key].pause = image.pause;
@@ -125,6 +133,17 @@ impl Home {
             marks: Marks::default(),
         });
         self.restore_state(now, key, &image.state);
+    }
+
+    fn restore_transfer(&mut self, now: Now, mut image: TransferImage) {
+        if let Some(job) = image.job.take() {
+            self.restore_job(now, *job);
+        }
+        if image.stage.is_of_source() {
+            self.restore_move(now, &image);
+        } else {
+            self.restore_answer(now.mono(), &image);
+        }
     }
 
     fn restore_state(&mut self, now: Now, key: u32, change: &StateChange) {

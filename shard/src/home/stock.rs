@@ -1,11 +1,12 @@
 //! Where everything of a home is kept, and how it is found: all that FLUSHALL replaces at once.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::chance::Random;
 use super::cluster::collection::Ack;
 use super::cluster::share::Share;
+use super::cluster::transfer::Move;
 use super::job::{Job, Jobs};
 use super::queue::{Queue, Queues};
 use super::waiter::{Offer, Seats};
@@ -47,6 +48,10 @@ pub struct Stock {
     pub acks: Slab<Ack>,
     /// Of these, those of jobs that nobody here ever held.
     pub dummies: usize,
+    /// Jobs with RETRY 0 that go to other nodes, or were offered to them.
+    pub moves: BTreeMap<JobId, Move>,
+    /// When something is to be done about each.
+    pub moves_due: BTreeSet<(Mono, JobId)>,
     /// Timers of shares and acknowledged jobs.
     pub cluster_timers: Timers<u32>,
     /// Delivered at-most-once jobs, in the order of their handing out: what may be evicted.
@@ -87,6 +92,8 @@ impl Stock {
             on_one_host: 0,
             acks: Slab::new(),
             dummies: 0,
+            moves: BTreeMap::new(),
+            moves_due: BTreeSet::new(),
             cluster_timers: Timers::new(now.0),
             delivered: List::new(),
             busy: VecDeque::new(),

@@ -109,6 +109,7 @@ impl Scene {
             match end {
                 Held::Answer(ticket, answer) => self.ends.entry(ticket).or_default().push(answer),
                 Held::Bus(to, message) => self.home.peers.send(to, message),
+                Held::Transfer(id, hop) => self.home.transfer_logged(id, hop),
                 Held::Change(number, result) => {
                     let twice = self.changes.insert(number, result);
                     assert!(twice.is_none(), "change {number} ends twice");

@@ -187,6 +187,7 @@ impl<'a> Prepared<'a> {
                 ..Self::fixed(kind, &queue_payload(image))
             },
             Entry::AckedSnapshot(image) => Self::acked(kind, &[image.id], &image.holders),
+            Entry::Transfer(image) | Entry::TransferSnapshot(image) => Self::transfer(kind, image),
             Entry::Meta(meta) => Self::fixed(kind, &meta_payload(meta)),
             Entry::Flushed => Self::fixed(kind, &FlushedPayload { reserved: 0 }),
             Entry::State(change) => {
@@ -217,6 +218,18 @@ impl<'a> Prepared<'a> {
             // An acknowledgement that nobody is to be told of any more is the end of its job.
             is_image: prepared.is_image && !holders.is_empty(),
             ..prepared
+        }
+    }
+
+    fn transfer(kind: Kind, image: &'a TransferImage) -> Self {
+        let prepared = Self::fixed(kind, &transfer_payload(image));
+        match &image.job {
+            Some(job) => Self {
+                name: &job.queue,
+                body: &job.body,
+                ..prepared
+            },
+            None => prepared,
         }
     }
 
@@ -424,7 +437,13 @@ impl Intact<'_> {
         fixed.extend_from_slice(self.fixed);
         if !matches!(
             kind,
-            Kind::Added | Kind::JobSnapshot | Kind::Queue | Kind::QueueSnapshot | Kind::Together
+            Kind::Added
+                | Kind::JobSnapshot
+                | Kind::Transfer
+                | Kind::TransferSnapshot
+                | Kind::Queue
+                | Kind::QueueSnapshot
+                | Kind::Together
         ) && !self.raw.is_empty()
         {
             return None;
@@ -434,6 +453,10 @@ impl Intact<'_> {
             Kind::Added => sink(Entry::Added(job_from(access(&fixed)?, self.raw)?)),
             Kind::JobSnapshot => sink(Entry::JobSnapshot(job_from(access(&fixed)?, self.raw)?)),
             Kind::Together => together::read(access(&fixed)?, self.raw, sink)?,
+            Kind::Transfer => sink(Entry::Transfer(transfer_from(access(&fixed)?, self.raw)?)),
+            Kind::TransferSnapshot => {
+                sink(Entry::TransferSnapshot(transfer_from(access(&fixed)?, self.raw)?));
+            }
             Kind::Queue => sink(Entry::Queue(queue_from(access(&fixed)?, self.raw)?)),
             Kind::QueueSnapshot => sink(Entry::QueueSnapshot(queue_from(access(&fixed)?, self.raw)?)),
             Kind::Flushed => {
@@ -558,6 +581,40 @@ fn job_from(payload: &ArchivedJobPayload, raw: &[u8]) -> Option<JobImage> {
         replicate: payload.replicate.to_native(),
         state,
         holders: holders_from(&payload.holders)?,
+    })
+}
+
+fn transfer_payload(image: &TransferImage) -> TransferPayload {
+    TransferPayload {
+        epoch: image.node.epoch,
+        hop: image.hop,
+        id: *image.id.as_bytes(),
+        node: image.node.node,
+        stage: image.stage.number(),
+        job: image.job.as_ref().map(|job| job_payload(&job.by_ref())),
+    }
+}
+
+fn transfer_from(payload: &ArchivedTransferPayload, raw: &[u8]) -> Option<TransferImage> {
+    let job = match payload.job.as_ref() {
+        Some(job) => Some(Box::new(job_from(job, raw)?)),
+        None => None,
+    };
+    let id = JobId::from_bytes(payload.id);
+    let is_whole = match &job {
+        Some(job) => job.id == id,
+        None => raw.is_empty(),
+    };
+    is_whole.then_some(())?;
+    Some(TransferImage {
+        stage: TransferStage::from_number(payload.stage)?,
+        node: Holder {
+            node: payload.node,
+            epoch: payload.epoch.to_native(),
+        },
+        id,
+        hop: payload.hop.to_native(),
+        job,
     })
 }
 

@@ -18,7 +18,7 @@ use bytes::BytesMut;
 
 use super::codec::{Look, look};
 use super::io::{Action, Done, Io, IoError, Misconf, Position};
-use super::record::Entry;
+use super::record::{Entry, TransferName, TransferStage};
 use super::segment::FIRST_RECORD;
 use super::writer::{Segment, Writer};
 use crate::clock::Mono;
@@ -52,6 +52,8 @@ pub enum ObjectKey {
     Queue(Blob),
     /// An acknowledgement not yet collected.
     Acked(JobId),
+    /// The answer to a transfer.
+    Transfer(TransferName),
 }
 
 /// The state machine, as far as compaction is concerned.
@@ -458,7 +460,7 @@ impl Reading {
             };
             let bytes = record.padded_bytes;
             let mut keys = Vec::new();
-            if record.entries(&mut |entry| keys.extend(key_of(&entry))).is_err() {
+            if record.entries(&mut |entry| keys_of(&entry, &mut keys)).is_err() {
                 return Ok(Progress::Broken);
             }
             looked_at += keys.len().max(1);
@@ -497,14 +499,20 @@ impl Reading {
     }
 }
 
-/// The object of a whole image.
-fn key_of(entry: &Entry) -> Option<ObjectKey> {
+/// The objects of a whole image.
+fn keys_of(entry: &Entry, keys: &mut Vec<ObjectKey>) {
     match entry {
-        Entry::Added(image) | Entry::JobSnapshot(image) => Some(ObjectKey::Job(image.id)),
-        Entry::Queue(image) | Entry::QueueSnapshot(image) => Some(ObjectKey::Queue(image.name.clone())),
+        Entry::Added(image) | Entry::JobSnapshot(image) => keys.push(ObjectKey::Job(image.id)),
+        Entry::Queue(image) | Entry::QueueSnapshot(image) => keys.push(ObjectKey::Queue(image.name.clone())),
         Entry::Acked(image) | Entry::AckedSnapshot(image) if !image.holders.is_empty() => {
-            Some(ObjectKey::Acked(image.id))
+            keys.push(ObjectKey::Acked(image.id));
         }
-        _ => None,
+        Entry::Transfer(image) | Entry::TransferSnapshot(image) => {
+            keys.extend(image.job.as_ref().map(|job| ObjectKey::Job(job.id)));
+            if matches!(image.stage, TransferStage::Taken | TransferStage::Refused) {
+                keys.push(ObjectKey::Transfer(image.name()));
+            }
+        }
+        _ => {}
     }
 }

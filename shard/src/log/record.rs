@@ -9,7 +9,8 @@
 //!          version   u8    1
 //!          kind      u8    the table
 //!          fixed part      one rkyv payload, its type by kind
-//!          raw part        added, job snapshot: queue name, body; added together: those of all; queue: name; else nothing
+//!          raw part        added, job snapshot, transfer with a job: queue name, body; added together: those of all; queue: name; else
+//!                          nothing
 //!          padding         zeros to a multiple of 8
 //! ```
 //!
@@ -23,12 +24,12 @@
 //! | state | 3 | `StatePayload`, up to `IDS_PER_RECORD` changes |
 //! | acked | 4 | `AckedPayload`, up to `IDS_PER_RECORD` IDs with the same holders |
 //! | gone | 5 | `GonePayload`, up to `IDS_PER_RECORD` IDs |
-//! | transfer | 6 | reserved: source node, job ID, hop, answer |
+//! | transfer | 6 | `TransferPayload` (`home/cluster/transfer.rs`); with a job that was taken its name and body are raw |
 //! | queue | 7 | `QueuePayload` |
 //! | job snapshot | 8 | `JobPayload` |
 //! | queue snapshot | 9 | `QueuePayload` |
 //! | acked snapshot | 10 | `AckedPayload` |
-//! | transfer snapshot | 11 | reserved |
+//! | transfer snapshot | 11 | `TransferPayload`; a job that is on its way stands in it |
 //! | holders | 12 | `AckedPayload`: jobs and their whole set of other holders, when it changes alone |
 //! | flushed | 13 | `FlushedPayload` |
 //! | added together | 14 | `TogetherPayload` |
@@ -244,6 +245,86 @@ pub struct HoldersImage {
     pub holders: Vec<Holder>,
 }
 
+/// Names a transfer of a RETRY 0 job, for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TransferName {
+    /// The 20 bytes of the ID of the node that the job goes from.
+    pub source: [u8; 20],
+    /// The job.
+    pub id: JobId,
+    /// A stamp of that node: a later transfer of the same job from there has a higher one.
+    pub hop: u64,
+}
+
+/// What happened in a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TransferStage {
+    /// Here is the source: the job leaves its queue for another node.
+    SentQueued,
+    /// The same, of a job that was in no queue.
+    SentIdle,
+    /// Here is the target: the answer is that it has the job.
+    Taken,
+    /// The answer is that it does not have it, and never will by this transfer.
+    Refused,
+    /// The source knows the answer: it is forgotten.
+    Retired,
+}
+
+impl TransferStage {
+    pub(super) fn number(self) -> u8 {
+        self as u8
+    }
+
+    pub(super) fn from_number(number: u8) -> Option<Self> {
+        use TransferStage::{Refused, Retired, SentIdle, SentQueued, Taken};
+        [SentQueued, SentIdle, Taken, Refused, Retired]
+            .into_iter()
+            .find(|stage| stage.number() == number)
+    }
+
+    /// Whether this is the node that the job goes from.
+    pub fn is_of_source(self) -> bool {
+        matches!(self, Self::SentQueued | Self::SentIdle)
+    }
+}
+
+/// A step of a transfer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransferImage {
+    /// Which one.
+    pub stage: TransferStage,
+    /// The other node: the target and its store epoch, or the source and the epoch that was known of it.
+    pub node: Holder,
+    /// The job.
+    pub id: JobId,
+    /// Part of the transfer's name.
+    pub hop: u64,
+    /// The job as it was taken, or, in a snapshot at the source, as it is.
+    pub job: Option<Box<JobImage>>,
+}
+
+impl TransferImage {
+    /// The name of the transfer, at its target.
+    pub fn name(&self) -> TransferName {
+        TransferName {
+            source: self.node.node,
+            id: self.id,
+            hop: self.hop,
+        }
+    }
+
+    /// The newest stamp of this node, or of another, in it.
+    pub(super) fn newest_stamp(&self) -> u64 {
+        let ctime = self.job.as_ref().map_or(0, |job| job.ctime);
+        if self.stage.is_of_source() {
+            ctime.max(self.hop)
+        } else {
+            ctime
+        }
+    }
+}
+
 /// A queue's pause state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueImage {
@@ -287,6 +368,8 @@ pub enum Entry {
     Holders(HoldersImage),
     /// A job is gone: deleted, expired, evicted, collected, transferred.
     Gone(JobId),
+    /// A step of a transfer of a RETRY 0 job.
+    Transfer(TransferImage),
     /// A queue's pause state changed.
     Queue(QueueImage),
     /// A job's whole present state, from compaction or resharding.
@@ -295,7 +378,9 @@ pub enum Entry {
     QueueSnapshot(QueueImage),
     /// An acknowledgement not yet collected, from compaction or resharding.
     AckedSnapshot(AckedImage),
-    /// DEBUG FLUSHALL: nothing that stands before it lives.
+    /// A job on its way, or the answer to a transfer, from compaction or resharding.
+    TransferSnapshot(TransferImage),
+    /// DEBUG FLUSHALL: nothing that stands before it lives, but answers to transfers.
     Flushed,
     /// The log about itself. The writer adds these; recovery shows them.
     Meta(Meta),
@@ -304,10 +389,11 @@ pub enum Entry {
 impl Entry {
     /// Whether it may use the reserve that is kept for a full disk: it lets the log shrink.
     pub fn frees_space(&self) -> bool {
-        !matches!(
-            self,
-            Self::Added(_) | Self::State(_) | Self::Holders(_) | Self::Queue(_)
-        )
+        match self {
+            Self::Added(_) | Self::State(_) | Self::Holders(_) | Self::Queue(_) => false,
+            Self::Transfer(image) => matches!(image.stage, TransferStage::Refused | TransferStage::Retired),
+            _ => true,
+        }
     }
 
     pub(super) fn kind(&self) -> Kind {
@@ -318,10 +404,12 @@ impl Entry {
             Self::Acked(_) => Kind::Acked,
             Self::Holders(_) => Kind::Holders,
             Self::Gone(_) => Kind::Gone,
+            Self::Transfer(_) => Kind::Transfer,
             Self::Queue(_) => Kind::Queue,
             Self::JobSnapshot(_) => Kind::JobSnapshot,
             Self::QueueSnapshot(_) => Kind::QueueSnapshot,
             Self::AckedSnapshot(_) => Kind::AckedSnapshot,
+            Self::TransferSnapshot(_) => Kind::TransferSnapshot,
             Self::Flushed => Kind::Flushed,
         }
     }
@@ -335,10 +423,12 @@ pub enum Kind {
     State = 3,
     Acked = 4,
     Gone = 5,
+    Transfer = 6,
     Queue = 7,
     JobSnapshot = 8,
     QueueSnapshot = 9,
     AckedSnapshot = 10,
+    TransferSnapshot = 11,
     Holders = 12,
     Flushed = 13,
     Together = 14,
@@ -348,7 +438,7 @@ impl Kind {
     pub fn from_number(number: u8) -> Option<Self> {
         use Kind::{
             Acked, AckedSnapshot, Added, Flushed, Gone, Holders, JobSnapshot, Meta, Queue, QueueSnapshot,
-            State, Together,
+            State, Together, Transfer, TransferSnapshot,
         };
         let all = [
             Meta,
@@ -356,10 +446,12 @@ impl Kind {
             State,
             Acked,
             Gone,
+            Transfer,
             Queue,
             JobSnapshot,
             QueueSnapshot,
             AckedSnapshot,
+            TransferSnapshot,
             Holders,
             Flushed,
             Together,
@@ -452,6 +544,16 @@ pub struct AckedPayload {
 #[derive(Archive, Serialize, Deserialize)]
 pub struct GonePayload {
     pub ids: Vec<[u8; 24]>,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct TransferPayload {
+    pub epoch: u64,
+    pub hop: u64,
+    pub id: [u8; 24],
+    pub node: [u8; 20],
+    pub stage: u8,
+    pub job: Option<JobPayload>,
 }
 
 #[derive(Archive, Serialize, Deserialize)]

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::record::{AckedImage, Entry, JobImage, Meta, QueueImage};
+use super::record::{AckedImage, Entry, JobImage, Meta, QueueImage, TransferImage, TransferName, TransferStage};
 use crate::id::JobId;
 use crate::wire::Blob;
 
@@ -16,6 +16,10 @@ pub struct Replay {
     pub jobs: BTreeMap<JobId, JobImage>,
     /// Acknowledgements not yet collected.
     pub acked: BTreeMap<JobId, AckedImage>,
+    /// Jobs on their way to another node; they are among the jobs, too.
+    pub sent: BTreeMap<JobId, TransferImage>,
+    /// Answers to transfers that are not retired.
+    pub answers: BTreeMap<TransferName, TransferStage>,
     /// Queues with a pause state or a version of one.
     pub queues: BTreeMap<Blob, QueueImage>,
     /// The newest meta record.
@@ -30,10 +34,10 @@ impl Replay {
         self.entries += 1;
         match entry {
             Entry::Added(image) | Entry::JobSnapshot(image) => {
-                self.acked.remove(&image.id);
-                self.jobs.insert(image.id, image);
+                self.add(image);
             }
             Entry::State(change) => {
+                self.sent.remove(&change.id);
                 if let Some(job) = self.jobs.get_mut(&change.id) {
                     job.state = change;
                 }
@@ -45,6 +49,7 @@ impl Replay {
             }
             Entry::Acked(image) | Entry::AckedSnapshot(image) => {
                 self.jobs.remove(&image.id);
+                self.sent.remove(&image.id);
                 if image.holders.is_empty() {
                     self.acked.remove(&image.id);
                 } else {
@@ -53,17 +58,45 @@ impl Replay {
             }
             Entry::Gone(id) => {
                 self.jobs.remove(&id);
+                self.sent.remove(&id);
                 self.acked.remove(&id);
             }
+            Entry::Transfer(image) | Entry::TransferSnapshot(image) => self.transfer(image),
             Entry::Queue(image) | Entry::QueueSnapshot(image) => {
                 self.queues.insert(image.name.clone(), image);
             }
             Entry::Flushed => {
                 self.jobs.clear();
+                self.sent.clear();
                 self.acked.clear();
                 self.queues.clear();
             }
             Entry::Meta(meta) => self.meta = Some(meta),
+        }
+    }
+
+    fn add(&mut self, image: JobImage) {
+        self.acked.remove(&image.id);
+        self.sent.remove(&image.id);
+        self.jobs.insert(image.id, image);
+    }
+
+    fn transfer(&mut self, mut image: TransferImage) {
+        if let Some(job) = image.job.take() {
+            self.add(*job);
+        }
+        match image.stage {
+            TransferStage::SentQueued | TransferStage::SentIdle => {
+                if self.jobs.contains_key(&image.id) {
+                    self.sent.insert(image.id, image);
+                }
+            }
+            TransferStage::Taken | TransferStage::Refused => {
+                self.answers.insert(image.name(), image.stage);
+            }
+            TransferStage::Retired => {
+                self.answers.remove(&image.name());
+            }
         }
     }
 }

@@ -22,7 +22,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use super::batch::Batch;
 use super::codec::{Group, HEADER_BYTES, Prepared};
 use super::io::{AppendFsync, Done, Io, IoError, Misconf, Position, Start, WriterEvent, WriterOptions};
-use super::record::{Entry, JobRef, Kind, Meta};
+use super::record::{Entry, JobImage, JobRef, Kind, Meta};
 use super::segment::{FIRST_RECORD, SegmentHeader};
 use crate::clock::Mono;
 
@@ -252,6 +252,9 @@ impl Writer {
         }
         if let Entry::Added(image) | Entry::JobSnapshot(image) = entry {
             self.meta.last_ctime = self.meta.last_ctime.max(image.ctime);
+        }
+        if let Entry::Transfer(image) | Entry::TransferSnapshot(image) = entry {
+            self.meta.last_ctime = self.meta.last_ctime.max(image.newest_stamp());
         }
         Ok(self.enter(entry))
     }
@@ -607,10 +610,10 @@ fn upper_bound(raw_bytes: usize) -> u64 {
 }
 
 fn raw_bytes(entry: &Entry) -> usize {
+    let of_job = |image: &JobImage| image.queue.len() + image.body.len() + 28 * image.holders.len();
     match entry {
-        Entry::Added(image) | Entry::JobSnapshot(image) => {
-            image.queue.len() + image.body.len() + 28 * image.holders.len()
-        }
+        Entry::Added(image) | Entry::JobSnapshot(image) => of_job(image),
+        Entry::Transfer(image) | Entry::TransferSnapshot(image) => image.job.as_deref().map_or(0, of_job),
         Entry::Queue(image) | Entry::QueueSnapshot(image) => image.name.len(),
         Entry::Acked(image) | Entry::AckedSnapshot(image) => 28 * image.holders.len(),
         Entry::Holders(image) => 28 * image.holders.len(),

@@ -53,6 +53,8 @@ impl Shard {
             queues: there.queues,
             queued_jobs: there.queued,
             acked_jobs: there.acked,
+            jobs_in_transfer: there.transfers,
+            transfer_answers: there.transfer_answers,
             adding_jobs: there.adding,
             jobs_on_one_host: there.on_one_host,
             used_bytes: home.memory.used(),

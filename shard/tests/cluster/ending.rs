@@ -8,9 +8,6 @@ use crate::load::Kind;
 use crate::run::Run;
 use crate::support::{Reply, request};
 
-/// Whether jobs that are handed out at most once go where consumers are; else they hold up their queue there.
-const TRANSFERS: bool = false;
-
 /// How long a client waits for an answer about a node.
 const PATIENCE_US: u64 = 60_000_000;
 
@@ -38,8 +35,7 @@ impl Run {
         self.ending = true;
         // Consumers everywhere, or on one node, which all jobs have to come to.
         let count = self.world.hosts.len();
-        let may_move = TRANSFERS || self.load.taste.once == 0;
-        let at_one = (may_move && self.chance.percent(50)).then(|| self.chance.below(count));
+        let at_one = self.chance.percent(50).then(|| self.chance.below(count));
         for host in (0..count).filter(|&host| at_one.is_none_or(|one| one == host)) {
             self.connect_to(host);
         }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use shard::commands::view::PauseState;
 use shard::id::JobId;
 use shard::log::{
-    AckedImage, Entry, Holder, JobImage, KeptPlace, Live, ObjectKey, QueueImage, StateChange, WallMs,
+    AckedImage, Entry, Holder, JobImage, KeptPlace, Live, ObjectKey, QueueImage, StateChange, TransferImage, TransferName, TransferStage,
+    WallMs,
 };
 use shard::wire::Blob;
 
@@ -17,19 +18,27 @@ pub struct State {
     pub jobs: BTreeMap<JobId, JobImage>,
     acked: BTreeMap<JobId, AckedImage>,
     queues: BTreeMap<Vec<u8>, QueueImage>,
+    /// Jobs that are on their way to another node.
+    sent: BTreeMap<JobId, TransferImage>,
+    answers: BTreeMap<TransferName, TransferImage>,
 }
 
 impl State {
     pub fn apply(&mut self, entry: &Entry) {
         match entry.clone() {
-            Entry::Added(job) | Entry::JobSnapshot(job) => _ = self.jobs.insert(job.id, job),
+            Entry::Added(job) | Entry::JobSnapshot(job) => {
+                self.sent.remove(&job.id);
+                self.jobs.insert(job.id, job);
+            }
             Entry::State(state) => {
+                self.sent.remove(&state.id);
                 if let Some(job) = self.jobs.get_mut(&state.id) {
                     job.state = state;
                 }
             }
             Entry::Acked(acked) | Entry::AckedSnapshot(acked) => {
                 self.jobs.remove(&acked.id);
+                self.sent.remove(&acked.id);
                 self.acked.remove(&acked.id);
                 if !acked.holders.is_empty() {
                     self.acked.insert(acked.id, acked);
@@ -42,13 +51,57 @@ impl State {
             }
             Entry::Gone(id) => {
                 self.jobs.remove(&id);
+                self.sent.remove(&id);
                 self.acked.remove(&id);
             }
             Entry::Queue(queue) | Entry::QueueSnapshot(queue) => {
                 _ = self.queues.insert(queue.name.to_vec(), queue);
             }
-            Entry::Flushed => *self = Self::default(),
+            Entry::Transfer(image) | Entry::TransferSnapshot(image) => self.transfer(image),
+            Entry::Flushed => {
+                *self = Self {
+                    answers: std::mem::take(&mut self.answers),
+                    ..Self::default()
+                }
+            }
             Entry::Meta(_) => {}
+        }
+    }
+
+    fn transfer(&mut self, mut image: TransferImage) {
+        if let Some(job) = image.job.take() {
+            self.sent.remove(&job.id);
+            self.jobs.insert(job.id, *job);
+        }
+        match image.stage {
+            TransferStage::Taken | TransferStage::Refused => _ = self.answers.insert(image.name(), image),
+            TransferStage::Retired => _ = self.answers.remove(&image.name()),
+            _ if self.jobs.contains_key(&image.id) => _ = self.sent.insert(image.id, image),
+            _ => {}
+        }
+    }
+
+    /// A step of some transfer that may happen next.
+    fn next_transfer(&self, chance: &mut Chance, id: JobId) -> TransferImage {
+        let old = self.answers.values().next().filter(|_| chance.percent(50));
+        let stages = [TransferStage::SentQueued, TransferStage::Refused, TransferStage::Taken];
+        let stage = *chance.pick(&stages);
+        let taken = (stage == TransferStage::Taken).then(|| Box::new(new_job(chance)));
+        match old {
+            Some(old) => TransferImage {
+                stage: TransferStage::Retired,
+                ..old.clone()
+            },
+            None => TransferImage {
+                stage,
+                node: Holder {
+                    node: [chance.below(3) as u8; 20],
+                    epoch: 1,
+                },
+                id: taken.as_ref().map_or(id, |job| job.id),
+                hop: chance.next() >> 8,
+                job: taken,
+            },
         }
     }
 
@@ -70,7 +123,8 @@ impl State {
                 id,
                 holders: holders(chance),
             }),
-            (82..94, Some(id)) => Entry::Gone(
+            (82..86, Some(id)) => Entry::Transfer(self.next_transfer(chance, id)),
+            (86..95, Some(id)) => Entry::Gone(
                 self.acked
                     .keys()
                     .next()
@@ -121,12 +175,22 @@ impl State {
 impl Live for State {
     fn snapshot(&mut self, object: &ObjectKey) -> Option<Entry> {
         match object {
-            ObjectKey::Job(id) => self.jobs.get(id).cloned().map(Entry::JobSnapshot),
+            ObjectKey::Job(id) => {
+                let job = self.jobs.get(id)?.clone();
+                Some(match self.sent.get(id) {
+                    None => Entry::JobSnapshot(job),
+                    Some(sent) => Entry::TransferSnapshot(TransferImage {
+                        job: Some(Box::new(job)),
+                        ..sent.clone()
+                    }),
+                })
+            }
             ObjectKey::Queue(name) => self
                 .queues
                 .get(name.as_slice())
                 .cloned()
                 .map(Entry::QueueSnapshot),
+            ObjectKey::Transfer(name) => self.answers.get(name).cloned().map(Entry::TransferSnapshot),
             ObjectKey::Acked(id) => self.acked.get(id).cloned().map(Entry::AckedSnapshot),
         }
     }
@@ -134,7 +198,7 @@ impl Live for State {
     fn live_bytes(&self) -> u64 {
         let job =
             |job: &JobImage| shard::log::image_bytes(job.queue.len(), job.body.len(), job.holders.len());
-        self.jobs.values().map(job).sum::<u64>() + 80 * (self.acked.len() + self.queues.len()) as u64
+        self.jobs.values().map(job).sum::<u64>() + 100 * (self.acked.len() + self.queues.len() + self.sent.len() + self.answers.len()) as u64
     }
 }
 

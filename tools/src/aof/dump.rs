@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
-use shard::log::{AckedImage, Entry, Holder, JobImage, KeptPlace, Meta, QueueImage, RecordAt, StateChange};
+use shard::log::{AckedImage, Entry, Holder, JobImage, KeptPlace, Meta, QueueImage, RecordAt, StateChange, TransferImage, TransferStage};
 
 use super::AofError;
 use super::options::Dump;
@@ -77,6 +77,8 @@ pub fn kind(entry: &Entry) -> &'static str {
         Entry::JobSnapshot(_) => "job-snapshot",
         Entry::QueueSnapshot(_) => "queue-snapshot",
         Entry::AckedSnapshot(_) => "acked-snapshot",
+        Entry::Transfer(_) => "transfer",
+        Entry::TransferSnapshot(_) => "transfer-snapshot",
         Entry::Flushed => "flushed",
         Entry::Meta(_) => "meta",
     }
@@ -90,6 +92,22 @@ pub fn place_word(place: KeptPlace) -> &'static str {
         KeptPlace::Leased => "leased",
         KeptPlace::Held => "held",
     }
+}
+
+/// The word for what happened in a transfer.
+fn stage_word(stage: TransferStage) -> &'static str {
+    match stage {
+        TransferStage::SentQueued | TransferStage::SentIdle => "sent",
+        TransferStage::Taken => "taken",
+        TransferStage::Refused => "refused",
+        TransferStage::Retired => "retired",
+    }
+}
+
+/// A node with its store epoch.
+fn node_text(holder: &Holder) -> String {
+    let node: String = holder.node.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{node}:{}", holder.epoch)
 }
 
 /// What a line says, in the order in which it says it.
@@ -119,6 +137,7 @@ impl Line {
                 self.holders(&image.holders);
             }
             Entry::Gone(id) => self.add("id", id.to_string()),
+            Entry::Transfer(image) | Entry::TransferSnapshot(image) => self.transfer(image, body_bytes),
             Entry::Queue(image) | Entry::QueueSnapshot(image) => self.queue(image),
             Entry::Flushed => {}
             Entry::Meta(meta) => self.meta(meta),
@@ -155,11 +174,18 @@ impl Line {
     }
 
     fn holders(&mut self, holders: &[Holder]) {
-        let text = |holder: &Holder| {
-            let node: String = holder.node.iter().map(|byte| format!("{byte:02x}")).collect();
-            Value::from(format!("{node}:{}", holder.epoch))
-        };
+        let text = |holder: &Holder| Value::from(node_text(holder));
         self.add("holders", holders.iter().map(text).collect::<Vec<Value>>());
+    }
+
+    fn transfer(&mut self, image: &TransferImage, body_bytes: usize) {
+        self.add("transfer", stage_word(image.stage));
+        self.add("node", node_text(&image.node));
+        self.add("hop", image.hop);
+        match &image.job {
+            Some(job) => self.job(job, body_bytes),
+            None => self.add("id", image.id.to_string()),
+        }
     }
 
     fn queue(&mut self, image: &QueueImage) {

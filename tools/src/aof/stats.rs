@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
-use shard::log::{Entry, JobImage, KeptPlace, RecordAt, Replay, WallMs, image_bytes};
+use shard::log::{Entry, JobImage, KeptPlace, RecordAt, Replay, TransferImage, WallMs, image_bytes};
 use shard::wire::Blob;
 
 use super::AofError;
@@ -196,9 +196,15 @@ fn without_body(entry: Entry) -> Entry {
         body: Blob::copy_from(&(image.body.len() as u64).to_le_bytes()),
         ..image
     };
+    let of_transfer = |image: TransferImage| TransferImage {
+        job: image.job.map(|job| Box::new(shorten(*job))),
+        ..image
+    };
     match entry {
         Entry::Added(image) => Entry::Added(shorten(image)),
         Entry::JobSnapshot(image) => Entry::JobSnapshot(shorten(image)),
+        Entry::Transfer(image) => Entry::Transfer(of_transfer(image)),
+        Entry::TransferSnapshot(image) => Entry::TransferSnapshot(of_transfer(image)),
         other => other,
     }
 }

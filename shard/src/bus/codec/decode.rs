@@ -161,6 +161,8 @@ fn read(kind: Kind, parts: &mut Parts<'_>) -> Option<BusMessage> {
         Kind::Import => BusMessage::Import {
             copy: job_from(parts.fixed()?, parts)?,
         },
+        Kind::TransferOffer => offer_from(parts.fixed()?, parts)?,
+        Kind::Transfer => transfer_from(parts.fixed()?, parts)?,
         Kind::Interest => interest_from(parts.fixed()?, parts)?,
         Kind::AskPause
         | Kind::AskIds
@@ -269,7 +271,24 @@ fn about_job(kind: Kind, parts: &Parts<'_>) -> Option<BusMessage> {
                 taken: payload.taken,
             }
         }
+        Kind::TransferWant | Kind::TransferAsk | Kind::TransferAnswer | Kind::TransferRetire => {
+            about_transfer(kind, parts.fixed()?)?
+        }
         _ => unreachable!("these have a raw part"),
+    })
+}
+
+fn about_transfer(kind: Kind, payload: &ArchivedHopPayload) -> Option<BusMessage> {
+    let (id, hop) = (JobId::from_bytes(payload.id), payload.hop.to_native());
+    Some(match (kind, payload.number.to_native()) {
+        (Kind::TransferWant, want) => BusMessage::TransferWant { id, hop, want },
+        (Kind::TransferAsk, epoch) => BusMessage::TransferAsk { id, hop, epoch },
+        (Kind::TransferAnswer, taken @ 0..=1) => {
+            let taken = taken == 1;
+            BusMessage::TransferAnswer { id, hop, taken }
+        }
+        (Kind::TransferRetire, 0) => BusMessage::TransferRetire { id, hop },
+        _ => return None,
     })
 }
 
@@ -322,6 +341,33 @@ fn job_from(payload: &ArchivedJobPayload, parts: &mut Parts<'_>) -> Option<Box<J
         deliveries: payload.deliveries.to_native(),
         members,
     }))
+}
+
+/// Only jobs with RETRY 0 are handed on as a whole.
+fn offer_from(payload: &ArchivedOfferPayload, parts: &mut Parts<'_>) -> Option<BusMessage> {
+    let id = JobId::from_bytes(payload.id);
+    let queue = parts.rest().filter(|_| !id.at_least_once())?;
+    if Slot::of_queue(&queue) != id.slot() {
+        parts.foreign = Some(id);
+        return None;
+    }
+    Some(BusMessage::TransferOffer {
+        id,
+        hop: payload.hop.to_native(),
+        body_bytes: payload.body_bytes.to_native(),
+        queue,
+    })
+}
+
+fn transfer_from(payload: &ArchivedTransferPayload, parts: &mut Parts<'_>) -> Option<BusMessage> {
+    let copy = job_from(&payload.job, parts)?;
+    (!copy.id.at_least_once()).then_some(())?;
+    Some(BusMessage::Transfer {
+        hop: payload.hop.to_native(),
+        epoch: payload.epoch.to_native(),
+        want: payload.want.to_native(),
+        copy,
+    })
 }
 
 fn interest_from(payload: &ArchivedInterestPayload, parts: &mut Parts<'_>) -> Option<BusMessage> {

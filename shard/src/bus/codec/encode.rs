@@ -130,6 +130,35 @@ impl Encoder {
                 raw = Raw::Job(&copy.queue, &copy.body);
                 self.fixed(Kind::Import, &job_payload(copy))
             }
+            BusMessage::TransferOffer {
+                id,
+                hop,
+                body_bytes,
+                queue,
+            } => {
+                raw = Raw::Bytes(queue);
+                let payload = OfferPayload {
+                    hop: *hop,
+                    body_bytes: *body_bytes,
+                    id: *id.as_bytes(),
+                };
+                self.fixed(Kind::TransferOffer, &payload)
+            }
+            BusMessage::Transfer {
+                hop,
+                epoch,
+                want,
+                copy,
+            } => {
+                raw = Raw::Job(&copy.queue, &copy.body);
+                let payload = TransferPayload {
+                    hop: *hop,
+                    epoch: *epoch,
+                    want: *want,
+                    job: job_payload(copy),
+                };
+                self.fixed(Kind::Transfer, &payload)
+            }
             BusMessage::Ask { ticket, request } => return self.ask(*ticket, request),
             BusMessage::Told { ticket, answer } => return self.told(*ticket, answer),
             BusMessage::Delete { .. } | BusMessage::Interest { .. } => {
@@ -204,6 +233,18 @@ impl Encoder {
             BusMessage::Enqueued { id, taken } => {
                 let (id, taken) = (*id.as_bytes(), *taken);
                 self.fixed(Kind::Enqueued, &EnqueuedPayload { id, taken })
+            }
+            BusMessage::TransferWant { id, hop, want } => {
+                self.fixed(Kind::TransferWant, &hop_payload(id, *hop, *want))
+            }
+            BusMessage::TransferAsk { id, hop, epoch } => {
+                self.fixed(Kind::TransferAsk, &hop_payload(id, *hop, *epoch))
+            }
+            BusMessage::TransferAnswer { id, hop, taken } => {
+                self.fixed(Kind::TransferAnswer, &hop_payload(id, *hop, u64::from(*taken)))
+            }
+            BusMessage::TransferRetire { id, hop } => {
+                self.fixed(Kind::TransferRetire, &hop_payload(id, *hop, 0))
             }
             _ => unreachable!("these have a raw part"),
         }
@@ -374,6 +415,14 @@ impl Raw<'_> {
 
 fn id_payload(id: &JobId) -> IdPayload {
     IdPayload { id: *id.as_bytes() }
+}
+
+fn hop_payload(id: &JobId, hop: u64, number: u64) -> HopPayload {
+    HopPayload {
+        hop,
+        number,
+        id: *id.as_bytes(),
+    }
 }
 
 fn ids_payload(ids: &[JobId]) -> IdsPayload {

@@ -30,6 +30,9 @@
 //! | told: job | 25 | `ToldJobPayload` | queue, body |
 //! | told: no job, no queue, not here | 29, 30, 27 | `TicketPayload` | |
 //! | told: error | 31 | `TicketPayload` | the text |
+//! | transfer offer | 32 | `OfferPayload` | queue |
+//! | transfer | 34 | `TransferPayload` | queue, body |
+//! | transfer want, ask, answer, retire | 33, 35, 36, 37 | `HopPayload` | |
 //!
 //! **Changing the format.** The handshake refuses a node of another `VERSION` (`frame`), so a change of what is here raises it. rkyv's
 //! layout follows the feature flags in `Cargo.toml` and the order of the fields.
@@ -70,10 +73,16 @@ pub enum Kind {
     ToldNoJob = 29,
     ToldNoQueue = 30,
     ToldError = 31,
+    TransferOffer = 32,
+    TransferWant = 33,
+    Transfer = 34,
+    TransferAsk = 35,
+    TransferAnswer = 36,
+    TransferRetire = 37,
 }
 
 /// All kinds, by number: the first has number 1.
-const KINDS: [Kind; 31] = {
+const KINDS: [Kind; 37] = {
     use Kind::*;
     [
         Packet,
@@ -107,6 +116,12 @@ const KINDS: [Kind; 31] = {
         ToldNoJob,
         ToldNoQueue,
         ToldError,
+        TransferOffer,
+        TransferWant,
+        Transfer,
+        TransferAsk,
+        TransferAnswer,
+        TransferRetire,
     ]
 };
 
@@ -230,6 +245,29 @@ pub struct EnqueuePayload {
 pub struct EnqueuedPayload {
     pub id: Id,
     pub taken: bool,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct OfferPayload {
+    pub hop: u64,
+    pub body_bytes: u64,
+    pub id: Id,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct TransferPayload {
+    pub hop: u64,
+    pub epoch: u64,
+    pub want: u64,
+    pub job: JobPayload,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct HopPayload {
+    pub hop: u64,
+    /// Want: its number. Ask: the store epoch. Answer: 1 for taken, 0 for refused. Retire: 0.
+    pub number: u64,
+    pub id: Id,
 }
 
 #[derive(Archive, Serialize, Deserialize)]

@@ -257,6 +257,7 @@ fn messages() -> impl Strategy<Value = BusMessage> {
         Refusal::Leaving,
         Refusal::Log,
         Refusal::Paused,
+        Refusal::Busy,
     ]);
     let about = || (ids(), members());
     let n = any::<u32>;
@@ -315,6 +316,34 @@ fn messages() -> impl Strategy<Value = BusMessage> {
                     .collect(),
             })
             .boxed(),
+        once_copies()
+            .prop_map(|copy| M::TransferOffer {
+                id: copy.id,
+                hop: copy.ctime,
+                body_bytes: copy.ttl_left_ms,
+                queue: copy.queue,
+            })
+            .boxed(),
+        (once_copies(), any::<(u64, u64, u64)>())
+            .prop_map(|(copy, (hop, epoch, want))| M::Transfer {
+                hop,
+                epoch,
+                want,
+                copy,
+            })
+            .boxed(),
+        (ids(), any::<(u64, u64)>())
+            .prop_map(|(id, (hop, want))| M::TransferWant { id, hop, want })
+            .boxed(),
+        (ids(), any::<(u64, u64)>())
+            .prop_map(|(id, (hop, epoch))| M::TransferAsk { id, hop, epoch })
+            .boxed(),
+        (ids(), any::<(u64, bool)>())
+            .prop_map(|(id, (hop, taken))| M::TransferAnswer { id, hop, taken })
+            .boxed(),
+        (ids(), any::<u64>())
+            .prop_map(|(id, hop)| M::TransferRetire { id, hop })
+            .boxed(),
         (tickets(), requests())
             .prop_map(|(ticket, request)| M::Ask { ticket, request })
             .boxed(),
@@ -322,6 +351,18 @@ fn messages() -> impl Strategy<Value = BusMessage> {
             .prop_map(|(ticket, answer)| M::Told { ticket, answer })
             .boxed(),
     ])
+}
+
+/// Of jobs that are handed out at most once.
+fn once_copies() -> impl Strategy<Value = Box<JobCopy>> {
+    (copies(), any::<[u8; 18]>()).prop_map(|(copy, chance)| {
+        let id = id_of(&copy.queue, chance, false);
+        Box::new(JobCopy {
+            id,
+            retry_s: 0,
+            ..*copy
+        })
+    })
 }
 
 proptest! {
@@ -512,6 +553,26 @@ fn what_is_wrong_is_named() {
     assert!(wrong_queue.to_string().contains(&id.to_string()));
     assert_eq!(refused(job(&|copy| copy.retry_s = 0)), import);
     assert_eq!(refused(job(&|copy| copy.ttl_s = u32::MAX)), import);
+    let again = BusMessage::Transfer {
+        hop: 1,
+        epoch: 2,
+        want: 3,
+        copy: copy("mail", Blob::EMPTY),
+    };
+    let transfer = BadFrame::Message(Kind::Transfer as u8);
+    assert_eq!(refused(again), transfer, "only RETRY 0 goes as a whole");
+    let (hop, body_bytes) = (1, 2);
+    let offer = |id, queue| BusMessage::TransferOffer {
+        id,
+        hop,
+        body_bytes,
+        queue,
+    };
+    let once = id_of(b"mail", [3; 18], false);
+    let foreign = refused(offer(once, Blob::from("post")));
+    assert_eq!(foreign, BadFrame::Slot(once));
+    let not_once = refused(offer(id, Blob::from("mail")));
+    assert_eq!(not_once, BadFrame::Message(Kind::TransferOffer as u8));
     assert_eq!(decode(&[0; 12]), Err(BadFrame::MessageKind(0)));
     assert_eq!(decode(&[99; 3]), Err(BadFrame::MessageLength));
 }

@@ -7,7 +7,7 @@
 //! What is told is a queue's present credit, so a message that is lost or doubled does no harm for long: all is told again to a node
 //! that comes back, and a few queues at a time are told again each second, which bounds the cost of idle consumers. A queue that was
 //! imported much lately asks for more than its waiters need, so that it streams. A consumer that looks without waiting (NOHANG) asks for what there is
-//! at that moment, at most once a second and queue unless something comes. RETRY 0 jobs stay where they are.
+//! at that moment, at most once a second and queue unless something comes. Jobs with RETRY 0 go in a way of their own (`transfer`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -271,7 +271,7 @@ impl Home {
             let Some(peer) = self.take_credit(key) else {
                 return;
             };
-            self.export(now, job, peer);
+            self.send_away(now, job, peer);
         }
         if goes_on {
             self.may_export(key);
@@ -286,14 +286,26 @@ impl Home {
             return;
         };
         let (jobs, _) = self.exportable(now, key, (credit as usize).min(EXPORT_STEP));
-        jobs.into_iter().for_each(|job| self.export(now, job, to));
+        jobs.into_iter().for_each(|job| self.send_away(now, job, to));
+    }
+
+    fn send_away(&mut self, now: Mono, job: u32, to: PeerNo) {
+        if self.stock.jobs[job].at_most_once() {
+            self.offer_transfer(now, job, to);
+        } else {
+            self.export(now, job, to);
+        }
     }
 
     /// The first jobs of a queue that may go to another node, at most so many, and when more may. Those that stay are passed over, up to
-    /// a bound: RETRY 0, whose life is over, that came from another node a moment ago.
+    /// a bound: offered already, whose life is over, that came from another node a moment ago.
     fn exportable(&self, now: Mono, key: u32, most: usize) -> (Vec<u32>, Option<Mono>) {
         let Stock {
-            jobs, queues, shares, ..
+            jobs,
+            queues,
+            shares,
+            moves,
+            ..
         } = &self.stock;
         let queue = &queues[key];
         let (mut found, mut later) = (Vec::new(), None);
@@ -302,9 +314,13 @@ impl Home {
         }
         for job in queue.jobs.iter(jobs).take(SCAN_STEP) {
             let Job {
-                share, expires_at, ..
+                share,
+                expires_at,
+                id,
+                ..
             } = jobs[job];
-            if jobs[job].at_most_once() || expires_at <= now {
+            let is_offered = jobs[job].at_most_once() && moves.contains_key(&id);
+            if is_offered || expires_at <= now {
                 continue;
             }
             let not_before = if share == NONE {
@@ -437,8 +453,7 @@ impl Home {
         match place {
             Place::Idle => {
                 self.counters.imported += 1;
-                // Who looks in vain the next time asks again at once.
-                self.federation.polled.remove(&copy.queue);
+                self.polled_no_more(&copy.queue);
                 let of = &mut self.stock.queues[queue];
                 of.imported += 1;
                 of.stream(mono);
@@ -457,7 +472,7 @@ impl Home {
                     },
                 );
             }
-            Place::Waiting | Place::Queued | Place::Reserved | Place::Held => {
+            Place::Waiting | Place::Queued | Place::Reserved | Place::Held | Place::Away => {
                 let message = BusMessage::Queued {
                     id,
                     nacks,
@@ -479,16 +494,26 @@ impl Home {
         if share == NONE || place != Place::Idle || !self.stock.shares[share].mine {
             return;
         }
-        let name = self.stock.queues[queue].name.clone();
-        if let Some(nodes) = self.federation.wanted.get_mut(&name) {
-            nodes.retain(|(peer, _)| *peer != from);
-        }
+        self.forget_interest_in(queue, from);
         let is_asked = |member: &share::Member| member.peer == from && !member.confirmed;
         let others = &mut self.stock.shares[share].others;
         if others.iter().any(is_asked) {
             others.retain(|member| !is_asked(member));
             self.enter_back(now.mono(), key);
         }
+    }
+
+    /// A node is asked no more to take jobs of a queue, until it says that it can.
+    pub(super) fn forget_interest_in(&mut self, queue: u32, peer: PeerNo) {
+        let name = &self.stock.queues[queue].name;
+        if let Some(nodes) = self.federation.wanted.get_mut(name) {
+            nodes.retain(|(other, _)| *other != peer);
+        }
+    }
+
+    /// Who looks in vain the next time asks again at once.
+    pub(super) fn polled_no_more(&mut self, queue: &Blob) {
+        self.federation.polled.remove(queue);
     }
 
     /// A job that went to another node in vain is queued again, as if it had never left.

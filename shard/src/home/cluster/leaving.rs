@@ -7,7 +7,9 @@
 //! | delayed, and this node says when it enters | Enqueue to the first of the others | it answers |
 //! | a copy | Left to the others | - |
 //! | with a consumer | it waits for the end of its lease | - |
-//! | RETRY 0, or its ADDJOB waits | it stays | it is consumed, confirmed, or its life ends |
+//! | RETRY 0, not handed out | it goes as a whole (`transfer`) | the other node says that it has it |
+//! | RETRY 0, handed out | nothing, then it is dropped: it is done with | a few seconds, in which its reply may come back |
+//! | one whose ADDJOB waits | it stays | that ends |
 
 use super::placement;
 use super::share::{self, Copying};
@@ -62,7 +64,10 @@ impl Home {
             id,
             ..
         } = self.stock.jobs[key];
-        if retry_s == 0 || place == Place::Waiting {
+        if retry_s == 0 {
+            return self.give_away_once(now, key);
+        }
+        if place == Place::Waiting {
             return;
         }
         let others = if share == NONE {
@@ -104,7 +109,34 @@ impl Home {
                 self.peers.send(to, BusMessage::Enqueue { id, delay_ms });
             }
             Place::Idle if !is_short && !is_together && !is_asked => self.leave_job(key),
-            Place::Idle | Place::Reserved | Place::Leased | Place::Held | Place::Waiting => {}
+            Place::Idle
+            | Place::Reserved
+            | Place::Leased
+            | Place::Held
+            | Place::Waiting
+            | Place::Away => {}
+        }
+    }
+
+    /// A job with RETRY 0 goes to some node that does not leave, or was handed out for the one time that it may be.
+    fn give_away_once(&mut self, now: Mono, key: u32) {
+        let id = self.stock.jobs[key].id;
+        if self.is_spent(now, key) {
+            self.journal.gone(id);
+            self.counters.given_away += 1;
+            return self.remove(key);
+        }
+        if self.may_go(key) && !self.stock.moves.contains_key(&id) {
+            let mut passed_by = share::Others::new();
+            let all: Vec<PeerNo> = self.peers.reachable().map(|peer| peer.no).collect();
+            for peer in all {
+                if self.transfers.passes_by(now, peer) {
+                    share::note(&mut passed_by, peer, 0, false);
+                }
+            }
+            if let Some(to) = placement::next(&self.peers, &passed_by, &id) {
+                self.offer_transfer(now, key, to);
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Reading order: `share` (what is known of the other holders) - `placement`, `replication` (copies) - `requeue` (who queues a job, and when)
 //! - `collection` (acknowledgements) - `federation` (jobs go to consumers)
-//! - `repair` (holders that are lost, and the way back after a restart) - `leaving` (all is given away) - `remote`, `answering` (commands about
+//! - `transfer`, `taking` (the same for jobs with RETRY 0) - `repair` (holders that are lost, and the way back after a restart) - `leaving` (all is given away) - `remote`, `answering` (commands about
 //!   what other nodes have) - `pauses` (pause states across nodes).
 
 mod answering;
@@ -18,6 +18,8 @@ pub mod repair;
 pub mod replication;
 mod requeue;
 pub mod share;
+pub mod taking;
+pub mod transfer;
 
 use super::Home;
 use crate::bus::{BusMessage, PeerNo};
@@ -25,6 +27,7 @@ use crate::clock::{Mono, Now};
 use crate::home::journal::{Held, Need};
 use crate::limits::UPKEEP_STEP;
 use collection::ACK_TIMER;
+use taking::{By, Epochs};
 
 /// By how much the deadlines of holders lie apart at least, milliseconds.
 pub const GRACE_MS: u64 = 500;
@@ -39,6 +42,7 @@ impl Home {
             BusMessage::Refused { id, .. } => {
                 self.on_refused(now, from, id);
                 self.on_import_refused(now, from, id);
+                self.on_offer_refused(now.mono(), from, id);
             }
             BusMessage::Holders { id, members } => self.on_holders(now, id, &members),
             BusMessage::Delete { ids } => self.on_delete(now, &ids),
@@ -71,6 +75,32 @@ impl Home {
             }
             BusMessage::Interest { lasting, queues } => self.on_interest(now.mono(), from, lasting, queues),
             BusMessage::Left { id } => self.on_left(now, from, id),
+            BusMessage::TransferOffer {
+                id,
+                hop,
+                body_bytes,
+                queue,
+            } => self.on_transfer_offer(now, from, id, hop, body_bytes, &queue),
+            BusMessage::TransferWant { id, hop, want } => {
+                self.on_transfer_want(now.mono(), from, epoch, id, hop, want);
+            }
+            BusMessage::Transfer {
+                hop,
+                epoch: mine,
+                want,
+                copy,
+            } => {
+                let (theirs, by) = (epoch, By { hop, want });
+                self.on_transfer(now, from, Epochs { theirs, mine }, by, &copy);
+            }
+            BusMessage::TransferAsk { id, hop, epoch: mine } => {
+                let theirs = epoch;
+                self.on_transfer_ask(now.mono(), from, Epochs { theirs, mine }, id, hop);
+            }
+            BusMessage::TransferAnswer { id, hop, taken } => {
+                self.on_transfer_answer(now.mono(), from, id, hop, taken);
+            }
+            BusMessage::TransferRetire { id, hop } => self.on_transfer_retire(from, id, hop),
             BusMessage::Ask { ticket, request } => self.on_ask(now, from, ticket, request),
             BusMessage::Told { ticket, answer } => self.on_told(now.mono(), from, ticket, answer),
             _ => {}
@@ -110,6 +140,7 @@ impl Home {
         self.step_queued(now);
         self.step_repair(now);
         self.step_federation(now);
+        self.step_transfers(now);
         self.step_leaving(now);
         self.step_remote(now);
         self.step_pauses(now);
@@ -137,6 +168,7 @@ impl Home {
         self.tell_all_interest(peer);
         self.ack_sweep = Some(0);
         self.queued_sweep = Some(0);
+        self.begin_transfer_sweep();
         self.spread_pauses(peer);
     }
 
@@ -157,6 +189,7 @@ impl Home {
         self.lower_all(now.mono());
         self.look_for_lost(now.mono());
         self.look_for_hosts(now.mono());
+        self.begin_transfer_sweep();
         self.forget_gone_interests();
         self.pass_by_unreachable(now.mono());
     }

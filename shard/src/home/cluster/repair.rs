@@ -40,6 +40,7 @@ impl Home {
     pub fn peer_epoch_changed(&mut self, now: Now, peer: PeerNo) {
         self.journal.begin(now);
         self.forget_interest(peer);
+        self.begin_transfer_sweep();
         self.plan_repair(now.mono().after_ms(self.rejoin_wait_ms));
     }
 

@@ -242,7 +242,7 @@ impl Home {
         job.deliveries = job.deliveries.max(deliveries);
         match job.place {
             // Both have consumers at work on it: each lease stands, and whose ends first asks before it queues.
-            Place::Leased | Place::Waiting => {}
+            Place::Leased | Place::Waiting | Place::Away => {}
             Place::Idle | Place::Queued | Place::Reserved | Place::Held => {
                 self.leave_to(now.mono(), key, left_ms)
             }
@@ -298,7 +298,7 @@ impl Home {
             },
             Place::Leased => Standing::Leased { left_ms },
             Place::Idle if mine => Standing::Leased { left_ms },
-            Place::Idle => Standing::NotMine,
+            Place::Idle | Place::Away => Standing::NotMine,
         }
     }
 
@@ -398,7 +398,7 @@ impl Home {
         let (retry_ms, enters_at, deliveries) = (job.retry_ms(), job.enters_at, job.deliveries);
         let (nacks, additional_deliveries) = (job.nacks, job.additional_deliveries);
         match job.place {
-            Place::Waiting => {}
+            Place::Waiting | Place::Away => {}
             Place::Leased => {
                 let left_ms = enters_at.since_ms(now.mono());
                 self.peers.send(

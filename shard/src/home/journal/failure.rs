@@ -39,6 +39,9 @@ impl Home {
                 self.remove(key);
             }
         }
+        for name in self.journal.transfers.failed(failed) {
+            self.forget_answer(&name);
+        }
         for Fresh { ctime, key, .. } in lost {
             if self.stock.jobs.0.get(key).is_some_and(|job| job.ctime == ctime) {
                 let share = self.stock.jobs[key].share;
@@ -67,6 +70,11 @@ impl Home {
                             }
                             waiting.need = need;
                             waiting.held = Held::Answer(ticket, Answer::Jobs(jobs));
+                        }
+                        Held::Transfer(id, hop) => {
+                            let (id, hop) = (*id, *hop);
+                            self.transfer_failed(now.mono(), id, hop);
+                            continue;
                         }
                         // It will be asked for again, or nobody was to know.
                         Held::Bus(..) => continue,

@@ -9,12 +9,14 @@ use crate::commands::view::PauseState;
 use crate::home::cluster::collection::Ack;
 use crate::home::cluster::pauses::Pauses;
 use crate::home::cluster::share;
+use crate::home::cluster::taking::Transfers;
 use crate::home::job::Job;
 use crate::home::stock::Stock;
 use crate::home::{Home, Place};
 use crate::limits::UPKEEP_STEP;
 use crate::log::{
-    AckedImage, Entry, Holder, JobRef, KeptPlace, Live, Log, ObjectKey, QueueImage, StateChange, WallMs,
+    AckedImage, Entry, Holder, JobRef, KeptPlace, Live, Log, ObjectKey, QueueImage, StateChange,
+    TransferImage, WallMs,
 };
 use crate::structures::NONE;
 use crate::wire::Blob;
@@ -33,6 +35,7 @@ impl Home {
             stock,
             peers,
             pauses,
+            transfers,
             ..
         } = self;
         let log = journal.log.as_mut().expect("a log is populated");
@@ -67,6 +70,15 @@ impl Home {
                 }
             }
             at.queues = at.queues.saturating_add(step);
+        } else if !at.answered {
+            let images = transfers.images(at.answers, UPKEEP_STEP);
+            at.answered = images.len() < UPKEEP_STEP;
+            at.answers = images.last().map(|last| last.name());
+            for image in images {
+                if log.append(&Entry::TransferSnapshot(image)).is_err() {
+                    return;
+                }
+            }
         } else {
             for (name, version) in pauses.opened() {
                 let image = queue_image(name, PauseState::default(), version);
@@ -97,6 +109,7 @@ pub(super) struct Lives<'a> {
     pub(super) stock: &'a Stock,
     pub(super) peers: &'a Peers,
     pub(super) pauses: &'a Pauses,
+    pub(super) transfers: &'a Transfers,
     pub(super) now: Now,
     pub(super) shards: u16,
     pub(super) hasher: &'a RandomState,
@@ -109,6 +122,7 @@ impl Live for Lives<'_> {
                 let job = &self.stock.jobs[self.stock.job_key(self.shards, id)?];
                 Some(snapshot(self.stock, self.peers, job, self.now))
             }
+            ObjectKey::Transfer(name) => self.transfers.image(name).map(Entry::TransferSnapshot),
             ObjectKey::Queue(name) => {
                 let hash = self.hasher.hash_one(name.as_slice());
                 let key = self.stock.queue_key(self.shards, hash, name);
@@ -133,7 +147,14 @@ impl Live for Lives<'_> {
 fn snapshot(stock: &Stock, peers: &Peers, job: &Job, now: Now) -> Entry {
     let name = &stock.queues[job.queue].name;
     let holders = holders_of(stock, peers, job);
-    Entry::JobSnapshot(job_ref(job, name, now, &holders).to_image())
+    let image = job_ref(job, name, now, &holders).to_image();
+    match stock.moves.get(&job.id).filter(|_| job.place == Place::Away) {
+        None => Entry::JobSnapshot(image),
+        Some(moved) => Entry::TransferSnapshot(TransferImage {
+            job: Some(Box::new(image)),
+            ..moved.image(job.id)
+        }),
+    }
 }
 
 fn ack_snapshot(ack: &Ack, peers: &Peers) -> Entry {
@@ -179,7 +200,8 @@ pub(super) fn change(job: &Job, now: Now) -> StateChange {
         place: match job.place {
             // Whoever comes back to it may queue it: its client was told nothing yet.
             Place::Waiting if job.enters_at == Mono::NEVER => KeptPlace::Queued,
-            Place::Idle | Place::Waiting => KeptPlace::Idle,
+            // Where a job is that is away its transfer says.
+            Place::Idle | Place::Waiting | Place::Away => KeptPlace::Idle,
             Place::Queued | Place::Reserved => KeptPlace::Queued,
             Place::Leased => KeptPlace::Leased,
             Place::Held => KeptPlace::Held,
