@@ -128,7 +128,7 @@ impl Move {
 
 impl Home {
     /// A job with RETRY 0 is offered to a node, unless it is already, or too many are on their way. Whether it was.
-    pub(super) fn offer_transfer(&mut self, now: Mono, key: u32, to: PeerNo) -> bool {
+    pub(in crate::home) fn offer_transfer(&mut self, now: Mono, key: u32, to: PeerNo) -> bool {
         let Job { id, queue, .. } = self.stock.jobs[key];
         if self.stock.moves.len() >= TRANSFERS
             || self.stock.moves.contains_key(&id)

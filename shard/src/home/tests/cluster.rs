@@ -578,12 +578,19 @@ fn a_consumer_that_does_not_wait_gets_it_at_its_next_try() {
 #[test]
 fn what_stays_holds_up_nothing_behind_it() {
     let mut nodes = Nodes::new(2);
-    for _ in 0..20 {
-        nodes.scenes[0].add_with(once("q", "stays"));
-    }
+    // Nobody answers what is asked about those.
+    nodes.cut.push((1, 0));
+    let stays: BTreeSet<JobId> = (0..20)
+        .map(|_| nodes.scenes[0].add_with(once("q", "stays")))
+        .collect();
     let id = nodes.add(0, copies("q", 1)).unwrap();
-    let ticket = nodes.scenes[1].wait(&["q"], 1, Manner::Deliver, Patience::Jobs);
+    let queues = vec![("q".into(), 50)];
+    let lasting = true;
+    nodes.cut.clear();
+    nodes.deliver(1, 0, BusMessage::Interest { lasting, queues });
+    nodes.cut.push((1, 0));
     nodes.settle();
-    assert_eq!(nodes.scenes[1].late_jobs(ticket)[0].handed.id, id);
+    assert_eq!(nodes.states(id)[1], QUEUED);
     assert_eq!(nodes.scenes[0].length("q"), 20);
+    assert!(stays.iter().all(|id| nodes.states(*id) == [QUEUED, None]));
 }

@@ -29,7 +29,12 @@ impl Logged {
         Self::of(Scene::new(), fsync)
     }
 
-    pub fn of(mut scene: Scene, fsync: AppendFsync) -> Self {
+    pub fn of(scene: Scene, fsync: AppendFsync) -> Self {
+        Self::filled(scene, fsync, false)
+    }
+
+    /// With all that there is in the log, or an empty one.
+    pub fn filled(mut scene: Scene, fsync: AppendFsync, populate: bool) -> Self {
         let options = WriterOptions {
             shard: 0,
             generation: 1,
@@ -43,7 +48,7 @@ impl Logged {
             min_bytes: 0,
         };
         let start = Recovered::fresh(0).start(1, [0; 16], scene.now);
-        scene.home.begin_log(Log::new(options, thresholds, start), false);
+        scene.home.begin_log(Log::new(options, thresholds, start), populate);
         let mut logged = Self {
             scene,
             files: BTreeMap::new(),
@@ -51,7 +56,10 @@ impl Logged {
             reads: 0,
             unlinked: 0,
         };
-        logged.settle();
+        // A log that is filled takes several turns.
+        for _ in 0..10 {
+            logged.settle();
+        }
         assert!(logged.scene.home.log_is_ready());
         logged.scene.home.log_counts();
         logged
@@ -62,7 +70,7 @@ impl Logged {
         self.under_way.extend(turn.ios);
     }
 
-    fn turn(&mut self) {
+    pub fn turn(&mut self) {
         let turn = self.scene.home.log_turn(self.scene.now);
         self.took(turn);
     }
@@ -92,7 +100,7 @@ impl Logged {
         assert!(self.end(|action| matches!(action, Action::Write { .. }), Ok(())) > 0);
     }
 
-    fn sync(&mut self) {
+    pub fn sync(&mut self) {
         assert!(self.end(|action| matches!(action, Action::Sync { .. }), Ok(())) > 0);
     }
 
@@ -168,7 +176,7 @@ impl Logged {
     }
 
     /// What a start after a kill right now finds, `later_ms` later.
-    fn restart(&self, later_ms: u64) -> Scene {
+    pub fn restart(&self, later_ms: u64) -> Scene {
         let options = RecoveryOptions {
             shard: 0,
             generation: 1,

@@ -15,4 +15,5 @@ mod pauses;
 mod queues;
 mod random;
 mod remote;
+mod transfers;
 mod waiting;
