@@ -153,6 +153,43 @@ fn nothing_confirmed_is_lost_with_a_node_that_is_killed() {
 }
 
 #[test]
+fn jobs_with_retry_0_go_where_consumers_are_through_a_kill() {
+    let flags = "--cluster-node-timeout 2000 --shards 2 --appendonly yes";
+    let mut servers = cluster(2, flags);
+    let many = scaled(100);
+    let added: BTreeSet<String> = (0..many)
+        .map(|number| {
+            text(
+                &servers[0],
+                &format!("ADDJOB q{} body{number} 5000 RETRY 0", number % 3),
+            )
+        })
+        .collect();
+    let mut got = Vec::new();
+    let mut client = servers[1].client();
+    let mut fetch = |got: &mut Vec<String>| {
+        let reply = call(&mut client, "GETJOB TIMEOUT 500 COUNT 10 FROM q0 q1 q2");
+        got.extend(jobs(&reply).into_iter().map(|(_, id, _)| id));
+    };
+    while got.len() < many / 3 {
+        fetch(&mut got);
+    }
+    let killed = servers.remove(0);
+    killed.signal(libc::SIGKILL);
+    let (port, folder) = (killed.port(), killed.into_folder());
+    servers.insert(0, Setup::flags(flags).start_at(port, folder));
+    eventually("all come", || {
+        fetch(&mut got);
+        got.len() >= many
+    });
+    fetch(&mut got);
+    let came: BTreeSet<String> = got.iter().cloned().collect();
+    assert_eq!(got.len(), came.len(), "none comes twice");
+    assert_eq!(came, added);
+    assert_eq!(servers[0].info("jobs", "registered_jobs"), "0");
+}
+
+#[test]
 fn consumers_get_jobs_of_any_node_and_a_node_that_leaves_is_emptied() {
     let servers = cluster(3, "--cluster-node-timeout 2000");
     let waits = {
@@ -178,6 +215,9 @@ fn consumers_get_jobs_of_any_node_and_a_node_that_leaves_is_emptied() {
             &format!("ADDJOB q body{number} 5000 REPLICATE {}", 1 + number % 3),
         );
     }
+    for number in 0..10 {
+        text(&servers[0], &format!("ADDJOB q once{number} 5000 RETRY 0"));
+    }
     assert_eq!(text(&servers[0], "CLUSTER LEAVING yes"), "OK");
     eventually("it is empty", || {
         servers[0].info("jobs", "registered_jobs") == "0"
@@ -186,6 +226,6 @@ fn consumers_get_jobs_of_any_node_and_a_node_that_leaves_is_emptied() {
     let refused = client.call(&["GETJOB", "FROM", "q"]).expect("it answers");
     assert!(format!("{refused:?}").contains("LEAVING"), "{refused:?}");
     let got: BTreeSet<String> = drain(&servers[1], "q").into_iter().collect();
-    assert_eq!(got.len(), 50);
+    assert_eq!(got.len(), 60);
     nothing_is_left(&servers[1..]);
 }

@@ -12,7 +12,10 @@ use log::{Folder, GENERATION, Written, acked, crc32c, id, job, leased, many_jobs
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::Value;
-use shard::log::{AppendFsync, CURRENT, CURRENT_OFF, Current, Entry, EpochVerdict, FileName, SegmentHeader};
+use shard::log::{
+    AppendFsync, CURRENT, CURRENT_OFF, Current, Entry, EpochVerdict, FileName, SegmentHeader, TransferImage,
+    TransferStage,
+};
 use tools::aof::{AofError, Options};
 
 #[derive(Parser)]
@@ -398,6 +401,36 @@ fn a_dump_has_a_line_for_each_entry() {
         (&added["retry_s"], &added["body"]),
         (&60.into(), &"hello...".into())
     );
+}
+
+#[test]
+fn transfers_are_shown_and_counted() {
+    let at = |stage, job| TransferImage {
+        stage,
+        node: acked(1, 1).holders[0],
+        id: id(7),
+        hop: 1_700_000_000_000_000_003,
+        job,
+    };
+    let taken = Some(Box::new(job(7, "mail", b"once")));
+    let entries = [
+        Entry::Transfer(at(TransferStage::Taken, taken)),
+        Entry::Transfer(at(TransferStage::SentQueued, None)),
+    ];
+    let folder = Folder::with_logs(1, AppendFsync::Always, &entries);
+    let (is_well, text) = run("dump", folder.path()).unwrap();
+    assert!(is_well);
+    for words in [
+        [" transfer ", "transfer=taken", "body=\"once\""],
+        [" transfer ", "transfer=sent", "hop=1700000000000000003"],
+    ] {
+        let is_it = |line: &str| words.iter().all(|word| line.contains(word));
+        assert!(text.lines().any(is_it), "{words:?} is not in:\n{text}");
+    }
+    let (_, json) = run("stats --json", folder.path()).unwrap();
+    let figures: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(figures["records"]["transfer"]["entries"], 2);
+    assert_eq!(figures["jobs"]["all"], 1);
 }
 
 #[test]

@@ -10,9 +10,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{Home, Place};
 use super::job::JOB_BYTES;
 use super::queue::QUEUE_BYTES;
+use super::{Home, Place};
 use crate::clock::{Mono, Now, SECOND_MS};
 use crate::commands::addjob::{self, AddJob};
 use crate::error::CommandError;

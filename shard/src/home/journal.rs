@@ -34,8 +34,8 @@ use crate::error::CommandError;
 use crate::id::JobId;
 use crate::limits::UPKEEP_STEP;
 use crate::log::{
-    AckedImage, AppendFsync, Done, Entry, Event, Holder, HoldersImage, Io, IoError, Log, Position, Thresholds,
-    TransferName,
+    AckedImage, AppendFsync, Done, Entry, Event, Holder, HoldersImage, Io, IoError, Log, Position,
+    Thresholds, TransferName,
 };
 use crate::message::{Answer, Ticket};
 use crate::wire::Blob;
@@ -630,9 +630,10 @@ impl Home {
     pub fn log_deadline(&self) -> Option<Mono> {
         let log = self.journal.log.as_ref()?;
         let busy = self.journal.populating.is_some() && can_populate(log);
-        let unwritten = !(self.journal.unwritten.is_empty() && self.journal.transfers.unwritten.is_empty())
-            && !self.journal.stopped
-            && log.refuses_raw(false, 0).is_none();
+        let hears = |frees_space| log.refuses_raw(frees_space, 0).is_none();
+        let states = !self.journal.unwritten.is_empty() && hears(false);
+        let ends = !self.journal.transfers.unwritten.is_empty() && hears(true);
+        let unwritten = (states || ends) && !self.journal.stopped;
         if busy || unwritten {
             return Some(Mono::default());
         }

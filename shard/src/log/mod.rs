@@ -42,8 +42,7 @@ pub use io::{Action, AppendFsync, Done, Io, IoError, Misconf, Position, Start, W
 pub use machine::{Event, Log};
 pub use record::{
     AckedImage, Entry, Holder, HoldersImage, JobImage, JobRef, KeptPlace, Meta, QueueImage, StateChange,
-    TransferImage, TransferName, TransferStage,
-    WallMs,
+    TransferImage, TransferName, TransferStage, WallMs,
 };
 pub use recovery::{
     Cut, EpochVerdict, FoundFile, Judged, RecordAt, Recovered, Recovery, RecoveryError, RecoveryOptions,

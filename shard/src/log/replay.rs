@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use super::record::{AckedImage, Entry, JobImage, Meta, QueueImage, TransferImage, TransferName, TransferStage};
+use super::record::{
+    AckedImage, Entry, JobImage, Meta, QueueImage, TransferImage, TransferName, TransferStage,
+};
 use crate::id::JobId;
 use crate::wire::Blob;
 

@@ -18,6 +18,8 @@ pub enum Plant {
     LostCopy,
     /// A copy goes as soon as its job was added, before anybody has acknowledged it.
     EarlyDelete,
+    /// A node takes a job that is handed out at most once, and says that it did not.
+    WrongAnswer,
 }
 
 /// What becomes of a message on its way.
@@ -41,6 +43,10 @@ impl Plant {
             }
             (Self::EarlyDelete, BusMessage::Holders { id, .. }) if chance.percent(20) => {
                 (Some(BusMessage::Delete { ids: vec![id] }), None)
+            }
+            (Self::WrongAnswer, BusMessage::TransferAnswer { id, hop, .. }) if chance.percent(20) => {
+                let taken = false;
+                (Some(BusMessage::TransferAnswer { id, hop, taken }), None)
             }
             (_, message) => (Some(message), None),
         };

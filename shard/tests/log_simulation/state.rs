@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use shard::commands::view::PauseState;
 use shard::id::JobId;
 use shard::log::{
-    AckedImage, Entry, Holder, JobImage, KeptPlace, Live, ObjectKey, QueueImage, StateChange, TransferImage, TransferName, TransferStage,
-    WallMs,
+    AckedImage, Entry, Holder, JobImage, KeptPlace, Live, ObjectKey, QueueImage, StateChange, TransferImage,
+    TransferName, TransferStage, WallMs,
 };
 use shard::wire::Blob;
 
@@ -84,7 +84,11 @@ impl State {
     /// A step of some transfer that may happen next.
     fn next_transfer(&self, chance: &mut Chance, id: JobId) -> TransferImage {
         let old = self.answers.values().next().filter(|_| chance.percent(50));
-        let stages = [TransferStage::SentQueued, TransferStage::Refused, TransferStage::Taken];
+        let stages = [
+            TransferStage::SentQueued,
+            TransferStage::Refused,
+            TransferStage::Taken,
+        ];
         let stage = *chance.pick(&stages);
         let taken = (stage == TransferStage::Taken).then(|| Box::new(new_job(chance)));
         match old {
@@ -198,7 +202,8 @@ impl Live for State {
     fn live_bytes(&self) -> u64 {
         let job =
             |job: &JobImage| shard::log::image_bytes(job.queue.len(), job.body.len(), job.holders.len());
-        self.jobs.values().map(job).sum::<u64>() + 100 * (self.acked.len() + self.queues.len() + self.sent.len() + self.answers.len()) as u64
+        self.jobs.values().map(job).sum::<u64>()
+            + 100 * (self.acked.len() + self.queues.len() + self.sent.len() + self.answers.len()) as u64
     }
 }
 

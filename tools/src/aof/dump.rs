@@ -7,7 +7,10 @@ use std::io::{self, Write};
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
-use shard::log::{AckedImage, Entry, Holder, JobImage, KeptPlace, Meta, QueueImage, RecordAt, StateChange, TransferImage, TransferStage};
+use shard::log::{
+    AckedImage, Entry, Holder, JobImage, KeptPlace, Meta, QueueImage, RecordAt, StateChange, TransferImage,
+    TransferStage,
+};
 
 use super::AofError;
 use super::options::Dump;

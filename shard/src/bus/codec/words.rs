@@ -19,13 +19,7 @@ pub(super) trait Numbered: Copy + PartialEq + 'static {
 }
 
 impl Numbered for Refusal {
-    const ALL: &'static [Self] = &[
-        Self::Memory,
-        Self::Leaving,
-        Self::Log,
-        Self::Paused,
-        Self::Busy,
-    ];
+    const ALL: &'static [Self] = &[Self::Memory, Self::Leaving, Self::Log, Self::Paused, Self::Busy];
 }
 
 impl Numbered for IdVerb {

@@ -174,6 +174,8 @@ impl<'a> Report<'a> {
             acked_jobs: gauges.acked_jobs,
             adding_jobs: gauges.adding_jobs,
             jobs_on_one_host: gauges.jobs_on_one_host,
+            jobs_in_transfer: gauges.jobs_in_transfer,
+            transfer_answers: gauges.transfer_answers,
         );
     }
 
@@ -393,7 +395,8 @@ mod tests {
     fn values() {
         assert_eq!(
             report("jobs"),
-            "# Jobs\r\nregistered_jobs:10\r\nqueued_jobs:0\r\nacked_jobs:0\r\nadding_jobs:0\r\njobs_on_one_host:0\r\n"
+            "# Jobs\r\nregistered_jobs:10\r\nqueued_jobs:0\r\nacked_jobs:0\r\nadding_jobs:0\r\njobs_on_one_host:0\r\n\
+             jobs_in_transfer:0\r\ntransfer_answers:0\r\n"
         );
         assert_eq!(
             report("commandstats"),

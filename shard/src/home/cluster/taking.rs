@@ -118,10 +118,7 @@ impl Transfers {
         Some(image(name, answer))
     }
 
-    fn answers_behind(
-        &self,
-        behind: Option<TransferName>,
-    ) -> impl Iterator<Item = (&TransferName, &Answer)> {
+    fn answers_behind(&self, behind: Option<TransferName>) -> impl Iterator<Item = (&TransferName, &Answer)> {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = behind.map_or(Unbounded, Excluded);
         self.answers.range((from, Unbounded))

@@ -29,7 +29,11 @@ pub(super) struct FreshTransfers {
 impl FreshTransfers {
     /// All up to here is safe.
     pub(super) fn safe(&mut self, safe: Position) {
-        while self.answers.front().is_some_and(|(position, _)| *position <= safe) {
+        while self
+            .answers
+            .front()
+            .is_some_and(|(position, _)| *position <= safe)
+        {
             self.answers.pop_front();
         }
         while self.ends.front().is_some_and(|(position, _)| *position <= safe) {
@@ -134,7 +138,11 @@ impl Journal {
     pub fn all_synced(&self) -> Option<Need> {
         let durable = self.log.as_ref().map(Log::fsync) != Some(AppendFsync::No);
         let need = self.last_entry()?;
-        let first = self.transfers.ends.front().map_or(need.first, |(first, _)| *first);
+        let first = self
+            .transfers
+            .ends
+            .front()
+            .map_or(need.first, |(first, _)| *first);
         Some(Need {
             first,
             durable,

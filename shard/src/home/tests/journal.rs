@@ -48,7 +48,9 @@ impl Logged {
             min_bytes: 0,
         };
         let start = Recovered::fresh(0).start(1, [0; 16], scene.now);
-        scene.home.begin_log(Log::new(options, thresholds, start), populate);
+        scene
+            .home
+            .begin_log(Log::new(options, thresholds, start), populate);
         let mut logged = Self {
             scene,
             files: BTreeMap::new(),

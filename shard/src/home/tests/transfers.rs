@@ -84,7 +84,10 @@ fn a_job_goes_to_who_waits_elsewhere_and_leaves_nothing_behind() {
 fn what_comes_again_later_does_nothing() {
     let (mut nodes, id, ticket) = one_way();
     let said = talk(&mut nodes, everything);
-    assert!(said.iter().any(|said| matches!(said.2, BusMessage::Transfer { .. })));
+    assert!(
+        said.iter()
+            .any(|said| matches!(said.2, BusMessage::Transfer { .. }))
+    );
     assert_eq!(got(&mut nodes, 1, ticket), [id]);
     nodes.ids(1, IdVerb::Acknowledge, id);
     nodes.settle();
@@ -134,7 +137,9 @@ fn what_comes_twice_is_taken_once() {
 #[test]
 fn a_lost_job_comes_back_and_goes_again() {
     let (mut nodes, id, ticket) = one_way();
-    talk(&mut nodes, |message| !matches!(message, BusMessage::Transfer { .. }));
+    talk(&mut nodes, |message| {
+        !matches!(message, BusMessage::Transfer { .. })
+    });
     assert_eq!(nodes.states(id), [ACTIVE, None]);
     assert_eq!(nodes.scenes[0].length("q"), 0, "it is in no queue");
     nodes.scenes.iter_mut().for_each(|scene| scene.leap(1_001));
@@ -152,7 +157,9 @@ fn a_lost_job_comes_back_and_goes_again() {
 #[test]
 fn a_late_transfer_finds_that_it_was_refused() {
     let (mut nodes, id, ticket) = one_way();
-    let said = talk(&mut nodes, |message| !matches!(message, BusMessage::Transfer { .. }));
+    let said = talk(&mut nodes, |message| {
+        !matches!(message, BusMessage::Transfer { .. })
+    });
     let is_it = |said: &Said| matches!(said.2, BusMessage::Transfer { .. });
     let late = said.into_iter().find(is_it).unwrap();
     nodes.scenes[1].cancel(ticket);
@@ -224,7 +231,9 @@ fn a_target_that_lost_its_memory_may_have_handed_it_out() {
 #[test]
 fn a_target_that_is_away_is_asked_when_it_is_back() {
     let (mut nodes, id, ticket) = one_way();
-    talk(&mut nodes, |message| !matches!(message, BusMessage::Transfer { .. }));
+    talk(&mut nodes, |message| {
+        !matches!(message, BusMessage::Transfer { .. })
+    });
     nodes.cut(0, 1, true);
     nodes.pass(60_000);
     assert_eq!(nodes.states(id), [ACTIVE, None], "nobody knows where it is");
@@ -256,7 +265,10 @@ fn a_paused_queue_takes_nothing_and_keeps_nobody_waiting_for_ever() {
         let why = Refusal::Paused;
         said.2 == BusMessage::Refused { id, why }
     };
-    assert!(said.iter().all(|said| !matches!(said.2, BusMessage::Transfer { .. })));
+    assert!(
+        said.iter()
+            .all(|said| !matches!(said.2, BusMessage::Transfer { .. }))
+    );
     assert!(said.iter().any(refused) || nodes.scenes[0].length("q") == 1);
     assert_eq!(nodes.states(id), [QUEUED, None]);
     nodes.scenes[1].pause("q", false, false);
@@ -267,14 +279,20 @@ fn a_paused_queue_takes_nothing_and_keeps_nobody_waiting_for_ever() {
 #[test]
 fn a_queue_that_closes_on_the_way_refuses_for_good() {
     let (mut nodes, id, _) = one_way();
-    let said = talk(&mut nodes, |message| !matches!(message, BusMessage::Transfer { .. }));
+    let said = talk(&mut nodes, |message| {
+        !matches!(message, BusMessage::Transfer { .. })
+    });
     nodes.scenes[1].pause("q", true, false);
     nodes.scenes[0].pause("q", true, false);
     let is_it = |said: &Said| matches!(said.2, BusMessage::Transfer { .. });
     let transfer = said.into_iter().find(is_it).unwrap();
     nodes.deliver(transfer.0, transfer.1, transfer.2);
     nodes.settle();
-    assert_eq!(nodes.states(id), [ACTIVE, None], "held back: its own is closed too");
+    assert_eq!(
+        nodes.states(id),
+        [ACTIVE, None],
+        "held back: its own is closed too"
+    );
     nodes.scenes[0].pause("q", false, false);
     assert_eq!(nodes.states(id), [QUEUED, None]);
 }
@@ -282,7 +300,9 @@ fn a_queue_that_closes_on_the_way_refuses_for_good() {
 #[test]
 fn commands_on_a_job_that_is_away_change_nothing() {
     let (mut nodes, id, ticket) = one_way();
-    talk(&mut nodes, |message| !matches!(message, BusMessage::Transfer { .. }));
+    talk(&mut nodes, |message| {
+        !matches!(message, BusMessage::Transfer { .. })
+    });
     let scene = &mut nodes.scenes[0];
     for verb in [IdVerb::Enqueue, IdVerb::Nack, IdVerb::Dequeue] {
         assert_eq!(scene.ids(verb, &[id]), 0, "{verb:?}");
@@ -318,7 +338,10 @@ fn a_job_that_is_deleted_or_expires_on_its_way_is_not_asked_about() {
         let id = nodes.add(0, add).unwrap();
         nodes.scenes[1].wait(&["q"], 1, Manner::Deliver, Patience::Jobs);
         talk(&mut nodes, |message| {
-            !matches!(message, BusMessage::TransferAnswer { .. } | BusMessage::TransferAsk { .. })
+            !matches!(
+                message,
+                BusMessage::TransferAnswer { .. } | BusMessage::TransferAsk { .. }
+            )
         });
         if deleted {
             assert_eq!(nodes.scenes[0].ids(IdVerb::Delete, &[id]), 1);
@@ -648,7 +671,11 @@ fn an_end_that_was_not_written_is_written_again_before_the_answer_is_retired() {
     // It is asked again meanwhile.
     pair.tell(0, answer.clone());
     assert_eq!(pair.said(0), []);
-    assert_eq!(state(&mut pair.0[0].restart(0), id), ACTIVE, "the log does not know");
+    assert_eq!(
+        state(&mut pair.0[0].restart(0), id),
+        ACTIVE,
+        "the log does not know"
+    );
     pair.0[0].scene.leap(2_000);
     pair.0[0].settle();
     assert_eq!(state(&mut pair.0[0].restart(0), id), None);
@@ -709,9 +736,7 @@ fn a_transfer_to_an_earlier_process_asks_for_a_new_want() {
 #[test]
 fn a_handed_out_job_waits_for_the_record_of_its_coming() {
     let mut pair = Pair::new(AppendFsync::EverySecond);
-    let waits = pair.0[1]
-        .scene
-        .wait(&["q"], 1, Manner::Deliver, Patience::Jobs);
+    let waits = pair.0[1].scene.wait(&["q"], 1, Manner::Deliver, Patience::Jobs);
     pair.sent();
     pair.0[1].write();
     assert!(pair.0[1].scene.late(waits).is_empty(), "it waits for the sync");
