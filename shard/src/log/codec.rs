@@ -222,7 +222,11 @@ impl<'a> Prepared<'a> {
     }
 
     fn transfer(kind: Kind, image: &'a TransferImage) -> Self {
-        let prepared = Self::fixed(kind, &transfer_payload(image));
+        let is_answer = matches!(image.stage, TransferStage::Taken | TransferStage::Refused);
+        let prepared = Self {
+            is_image: is_answer || image.job.is_some(),
+            ..Self::fixed(kind, &transfer_payload(image))
+        };
         match &image.job {
             Some(job) => Self {
                 name: &job.queue,

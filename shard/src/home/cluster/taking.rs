@@ -276,7 +276,7 @@ impl Home {
         let mono = now.mono();
         let queued = copy.delay_left_ms == 0;
         let job = &mut self.stock.jobs[key];
-        job.entered_before = queued;
+        job.marks.set_entered_before(queued);
         if !queued && copy.delay_left_ms != JobCopy::NEVER_MS {
             job.enters_at = mono.after_ms(copy.delay_left_ms.min(MAX_SECONDS * 1000));
         }

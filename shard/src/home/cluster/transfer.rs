@@ -357,7 +357,7 @@ impl Home {
         let id = self.stock.jobs[key].id;
         self.take_move(&id).expect("what is away is on its way");
         self.release(MOVE_BYTES);
-        self.journal.ended(id);
+        self.journal.left(id);
     }
 
     /// A record says that a job is on its way. Whether it was sent nobody knows.
@@ -469,7 +469,7 @@ impl Home {
         let away = self.stock.moves.iter().filter(|(_, found)| found.is_away());
         let ids: Vec<JobId> = away.map(|(id, _)| *id).collect();
         for id in ids {
-            self.journal.ended(id);
+            self.journal.left(id);
         }
     }
 

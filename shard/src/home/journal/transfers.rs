@@ -118,7 +118,7 @@ impl Journal {
     }
 
     /// A job that was on its way is gone, and the newest entry says so. Should it fail, it is written again.
-    pub fn ended(&mut self, id: JobId) {
+    pub fn left(&mut self, id: JobId) {
         let Some(log) = self.log.as_ref().filter(|_| !self.stopped) else {
             return;
         };
