@@ -154,8 +154,14 @@ fn nothing_confirmed_is_lost_with_a_node_that_is_killed() {
 
 #[test]
 fn jobs_with_retry_0_go_where_consumers_are_through_a_kill() {
-    let flags = "--cluster-node-timeout 2000 --shards 2 --appendonly yes";
+    let flags = "--cluster-node-timeout 2000 --shards 2";
     let mut servers = cluster(2, flags);
+    for server in &servers {
+        assert_eq!(text(server, "CONFIG SET appendonly yes"), "OK");
+        eventually("its log counts", || {
+            server.info("persistence", "aof_state") == "on"
+        });
+    }
     let many = scaled(100);
     let added: BTreeSet<String> = (0..many)
         .map(|number| {
@@ -177,7 +183,8 @@ fn jobs_with_retry_0_go_where_consumers_are_through_a_kill() {
     let killed = servers.remove(0);
     killed.signal(libc::SIGKILL);
     let (port, folder) = (killed.port(), killed.into_folder());
-    servers.insert(0, Setup::flags(flags).start_at(port, folder));
+    let flags = format!("{flags} --appendonly yes");
+    servers.insert(0, Setup::flags(&flags).start_at(port, folder));
     eventually("all come", || {
         fetch(&mut got);
         got.len() >= many
@@ -186,7 +193,9 @@ fn jobs_with_retry_0_go_where_consumers_are_through_a_kill() {
     let came: BTreeSet<String> = got.iter().cloned().collect();
     assert_eq!(got.len(), came.len(), "none comes twice");
     assert_eq!(came, added);
-    assert_eq!(servers[0].info("jobs", "registered_jobs"), "0");
+    eventually("nothing is left there", || {
+        servers[0].info("jobs", "registered_jobs") == "0"
+    });
 }
 
 #[test]
