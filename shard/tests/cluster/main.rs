@@ -108,7 +108,6 @@ fn planted_mistakes_are_found() {
         (Plant::LostStanding, Class::Quiet),
         (Plant::SkippedHolder, Class::Quiet),
         (Plant::AnyEpoch, Class::Crashes),
-        (Plant::NoRepair, Class::Crashes),
         (Plant::SameEpoch, Class::Crashes),
         (Plant::LostCopy, Class::Crashes),
         (Plant::EarlyUnlink, Class::Disks),
