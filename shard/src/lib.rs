@@ -18,6 +18,7 @@ pub mod log;
 pub mod memory;
 pub mod message;
 pub mod node;
+pub mod plant;
 pub mod session;
 pub mod settings;
 pub mod shard;

@@ -227,6 +227,12 @@ impl Journal {
         }
     }
 
+    /// What is told of this job to other nodes waits for its `added`, when it is a copy and that is not safe yet.
+    pub fn copy_need(&self, key: u32) -> Option<Need> {
+        let position = self.copies.get(&key).filter(|_| self.gates)?;
+        Some(Need::of(*position))
+    }
+
     /// A job has other holders than before.
     pub fn holders(&mut self, id: JobId, holders: impl FnOnce() -> Vec<Holder>) {
         if self.log.is_some() {

@@ -23,6 +23,7 @@ use super::segment::FIRST_RECORD;
 use super::writer::{Segment, Writer};
 use crate::clock::Mono;
 use crate::id::JobId;
+use crate::plant::{self, Plant};
 use crate::wire::Blob;
 
 /// Bytes read at a time.
@@ -195,7 +196,8 @@ impl Compaction {
             Phase::Reading(_) => self.copy(now, writer, live),
             Phase::Waiting { segment, position } => {
                 let (segment, position) = (*segment, *position);
-                if writer.durable() >= position && !self.pins.contains(&segment) {
+                let is_durable = writer.durable() >= position || plant::active(Plant::EarlyUnlink);
+                if is_durable && !self.pins.contains(&segment) {
                     writer.forget(segment);
                     self.unlink(writer, segment);
                 }

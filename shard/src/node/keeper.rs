@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 
 use crate::error::CommandError;
 use crate::log::{Current, LogBoot, StartPlan, SwitchStep, switch_off, switch_plan};
+use crate::plant::{self, Plant};
 
 /// What is to be done next.
 #[derive(Debug, PartialEq, Eq)]
@@ -135,7 +136,11 @@ impl Keeper {
     /// that was confirmed since.
     pub fn not_before(&mut self, epoch: u64) {
         self.floor = epoch;
-        self.store_epoch = self.store_epoch.max(epoch + 1);
+        self.store_epoch = if plant::active(Plant::SameEpoch) {
+            epoch
+        } else {
+            self.store_epoch.max(epoch + 1)
+        };
     }
 
     /// The store epoch, once it is known: when no log is to be read, or it was.

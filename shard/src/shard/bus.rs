@@ -172,12 +172,18 @@ impl Shard {
             self.core.node_text = Blob::copy_from(&node.text());
             self.core.effects.push(Effect::Identity { node, epoch });
         }
-        let before: Vec<_> = peers.all().map(|peer| (peer.bus.clone(), peer.state)).collect();
+        let before: Vec<_> = peers.all().map(|peer| (peer.bus.clone(), peer.epoch)).collect();
         let leaves = topology.leaving && !peers.leaving;
         peers.update(topology);
         self.core.home.set_node(self.core.node_id);
         let all: Vec<_> = self.core.home.peers.all().cloned().collect();
         for peer in all {
+            let has_new_epoch = before
+                .get(usize::from(peer.no.0))
+                .is_some_and(|&(_, epoch)| epoch != 0 && epoch < peer.epoch);
+            if has_new_epoch {
+                self.core.home.peer_epoch_changed(now, peer.no);
+            }
             let link = LinkNo(u32::from(peer.no.0));
             let is_kept = self.core.home.peers.link(peer.no).is_some();
             if peer.state == PeerState::Gone {

@@ -380,6 +380,7 @@ impl Shard {
             Task::Step => {
                 let result = result.map(|_| ()).map_err(|error| error.to_string());
                 self.keep(|keeper, acts| keeper.stepped(result, acts));
+                self.start_membership(now);
             }
         }
     }

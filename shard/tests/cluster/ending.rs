@@ -11,6 +11,12 @@ use crate::support::{Reply, request};
 /// How long a client waits for an answer about a node.
 const PATIENCE_US: u64 = 60_000_000;
 
+/// Within this time all nodes know each other again.
+const TOGETHER_US: u64 = 120_000_000;
+
+/// How often all queues are opened, until all of them stay open.
+const OPEN_TRIES: u32 = 10;
+
 /// Between two looks at what is left.
 const LOOK_US: u64 = 2_000_000;
 
@@ -27,11 +33,14 @@ impl Run {
         // What clients still have in mind, and what they wait for.
         self.pass(5_000_000)?;
         self.forget_all();
+        self.all_come_back();
         while !self.actors.is_empty() {
             self.leave(self.actors.len() - 1);
         }
-        let us = self.world.registry.timeout_us + 5_000_000;
+        let us = self.world.timeout_us + 5_000_000;
         self.pass(us)?;
+        self.come_together(TOGETHER_US)?;
+        self.open_all()?;
         self.ending = true;
         // Consumers everywhere, or on one node, which all jobs have to come to.
         let count = self.world.hosts.len();
@@ -47,6 +56,7 @@ impl Run {
             while self.world.now_us() < end_us {
                 self.fetch_all(workers)?;
             }
+            self.operate()?;
             let left = self.jobs_left()?;
             let now_us = self.world.now_us();
             if left.iter().sum::<u64>() == 0 {
@@ -79,6 +89,30 @@ impl Run {
         self.ledger.conclude(self.world.now_us())
     }
 
+    /// No queue is paused any more: what one node says goes to all.
+    fn open_all(&mut self) -> Result<(), String> {
+        if self.load.taste.pauses == 0 {
+            return Ok(());
+        }
+        for _ in 0..OPEN_TRIES {
+            let mut is_open = true;
+            for host in 0..self.world.hosts.len() {
+                for queue in self.load.queues.clone() {
+                    let state = self.ask(host, &["PAUSE", &queue, "state"])?;
+                    if state != Reply::Simple("none".to_owned()) {
+                        is_open = false;
+                        self.ask(host, &["PAUSE", &queue, "none", "bcast"])?;
+                    }
+                }
+            }
+            if is_open {
+                return Ok(());
+            }
+            self.pass(LOOK_US)?;
+        }
+        Err("queues stay paused".to_owned())
+    }
+
     /// Every worker asks for jobs; what comes is acknowledged at once, somewhere.
     fn fetch_all(&mut self, workers: usize) -> Result<(), String> {
         let queues: Vec<usize> = (0..self.load.queues.len()).collect();
@@ -91,7 +125,7 @@ impl Run {
         self.pass(200_000)
     }
 
-    fn ask(&mut self, host: usize, words: &[&str]) -> Result<Reply, String> {
+    pub fn ask(&mut self, host: usize, words: &[&str]) -> Result<Reply, String> {
         let node = &mut self.world.node(host).node;
         let client = node.connect();
         node.send(client, &request(words));
@@ -109,7 +143,7 @@ impl Run {
         }
     }
 
-    /// Jobs that each node has, in whatever state.
+    /// Jobs that each node has, in whatever state, those included whose acknowledgement is not known everywhere.
     fn jobs_left(&mut self) -> Result<Vec<u64>, String> {
         let mut left = Vec::new();
         for host in 0..self.world.hosts.len() {
@@ -117,15 +151,18 @@ impl Run {
                 return Err("INFO is a text".to_owned());
             };
             let text = String::from_utf8_lossy(&text).into_owned();
-            let count = text
-                .lines()
-                .find_map(|line| line.strip_prefix("registered_jobs:")?.parse().ok());
-            left.push(count.ok_or("INFO counts jobs")?);
+            let field = |name: &str| -> Option<u64> {
+                let mut lines = text.lines();
+                lines.find_map(|line| line.strip_prefix(name)?.parse().ok())
+            };
+            let count = field("registered_jobs:").zip(field("acked_jobs:"));
+            let (jobs, acked) = count.ok_or("INFO counts jobs")?;
+            left.push(jobs + acked);
         }
         Ok(left)
     }
 
-    fn ids_left(&mut self, host: usize) -> Result<Vec<String>, String> {
+    pub fn ids_left(&mut self, host: usize) -> Result<Vec<String>, String> {
         let found = self.ask(host, &["JSCAN", "0", "BUSYLOOP"])?;
         let ids = found.elements().get(1).map_or(&[][..], Reply::elements);
         let text = |id: &Reply| match id {

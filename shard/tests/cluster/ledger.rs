@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::load::{Kind, Made, Verb};
+use crate::load::{Kind, Made, Manage, Verb};
 use crate::support::{Reply, number_of};
 
 /// Between what happens on a node and what its client reads of it, without faults, but with a slow disk.
@@ -13,6 +13,9 @@ const SLACK_US: u64 = 400_000;
 
 /// Within this time after an instant the network carries whatever is to be carried, without faults.
 const CARRIED_US: u64 = 30_000_000;
+
+/// Within this time after it was asked for a RESET is done.
+const RESET_US: u64 = 5_000_000;
 
 /// A job that was handed out, as its client saw it.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +32,8 @@ pub struct Job {
     pub id: Option<String>,
     /// The node that it was added on, or handed out by, last.
     pub host: usize,
+    /// The node that it was added on.
+    added_at: usize,
     sent_us: u64,
     /// When ADDJOB said that it is there.
     told_us: Option<u64>,
@@ -87,8 +92,12 @@ pub struct Ledger {
     pub jobs: BTreeMap<u64, Job>,
     names: Vec<String>,
     /// Nothing fails in this run: nobody gets a job twice that was acknowledged in time.
-    strict: bool,
+    pub strict: bool,
+    /// Disks fail: what needs a record may be refused.
+    bad_disks: bool,
     bursts: Vec<Burst>,
+    /// Nodes that have left, with nothing on them: who, and since when they were about to go.
+    emptied: Vec<(usize, u64)>,
     /// Queues that a client fetched from when it went: what it got, nobody knows.
     doubtful: BTreeSet<usize>,
     pub tally: BTreeMap<&'static str, u64>,
@@ -97,12 +106,14 @@ pub struct Ledger {
 type Checked<T> = Result<T, String>;
 
 impl Ledger {
-    pub fn new(names: Vec<String>, strict: bool) -> Self {
+    pub fn new(names: Vec<String>, strict: bool, bad_disks: bool) -> Self {
         Self {
             jobs: BTreeMap::new(),
             names,
             strict,
+            bad_disks,
             bursts: Vec::new(),
+            emptied: Vec::new(),
             doubtful: BTreeSet::new(),
             tally: BTreeMap::new(),
         }
@@ -134,6 +145,30 @@ impl Ledger {
         }
     }
 
+    /// A node is reset: it loses all it has, some time soon.
+    pub fn is_reset(&mut self, whole_us: u64, now_us: u64) {
+        self.bursts.push(Burst {
+            whole_us,
+            first_us: now_us,
+            last_us: now_us + RESET_US,
+            nodes: 1,
+        });
+    }
+
+    /// A node has nothing left, and goes.
+    pub fn is_emptied(&mut self, host: usize, now_us: u64) {
+        self.count("left");
+        self.emptied.push((host, now_us));
+    }
+
+    /// Whether a job came to a node when that was about to go: an ASYNC one is not promised to be elsewhere.
+    fn came_too_late(&self, job: &Job) -> bool {
+        let is_it = |&(host, us): &(usize, u64)| {
+            job.added_at == host && (us.saturating_sub(RESET_US)..us + RESET_US).contains(&job.sent_us)
+        };
+        job.made.asynchronous && self.emptied.iter().any(is_it)
+    }
+
     /// Whether so many holders may have died that this job is lost.
     fn may_be_lost(&self, job: &Job) -> bool {
         let told_us = job.told_us.unwrap_or(u64::MAX);
@@ -154,6 +189,7 @@ impl Ledger {
                     made: made.expect("it was made").clone(),
                     id: None,
                     host,
+                    added_at: host,
                     sent_us: now_us,
                     told_us: None,
                     refused: false,
@@ -172,10 +208,10 @@ impl Ledger {
                     job.removing += u32::from(verb.removes());
                     job.hastened += u32::from(verb.hastens());
                     job.dequeued |= *verb == Verb::Dequeue;
-                    job.deleted |= *verb == Verb::Delete;
+                    job.deleted |= matches!(verb, Verb::Delete | Verb::DeleteEverywhere);
                 }
             }
-            Kind::Get(_) => {}
+            Kind::Get(_) | Kind::Look | Kind::Pause | Kind::Manage(_) => {}
         }
         Open { kind, host }
     }
@@ -186,6 +222,13 @@ impl Ledger {
 
     /// A reply was read; the jobs that came with it.
     pub fn replied(&mut self, open: Open, reply: &Reply, now_us: u64) -> Checked<Vec<Got>> {
+        let is_misconf = matches!(reply, Reply::Error(text) if text.starts_with("MISCONF"));
+        if is_misconf && !self.bad_disks {
+            return Err(format!("{:?} got {reply}", open.kind));
+        }
+        if is_misconf {
+            self.count("-MISCONF");
+        }
         match (open.kind, reply) {
             (Kind::Add(number), reply) => self.added(number, reply, now_us)?,
             (Kind::Get(queues), Reply::Array(jobs)) => {
@@ -196,6 +239,28 @@ impl Ledger {
             }
             (Kind::Get(_), Reply::NullArray) => self.count("nothing"),
             (Kind::Get(_), Reply::Error(text)) if !self.strict && text.starts_with("LEAVING") => {}
+            (Kind::Get(_), Reply::Error(_)) if is_misconf => {}
+            (Kind::Look, Reply::Array(parts)) => {
+                let is_whole = |part: &Reply| part.elements().len() == 2 && part.elements()[1] != Reply::Null;
+                if self.strict && !parts.iter().all(is_whole) {
+                    return Err(format!("a look at all nodes got {reply}"));
+                }
+                self.count("looks at all nodes");
+            }
+            (Kind::Pause, Reply::Simple(_)) => self.count("pauses"),
+            (Kind::Pause, Reply::Error(_)) if !self.strict => {}
+            (Kind::Manage(what), Reply::Simple(text)) if text == "OK" => match what {
+                Manage::Meet => self.count("MEETs"),
+                Manage::Forget => self.count("FORGETs"),
+                Manage::Reset => self.count("RESETs"),
+                Manage::Leaving => self.count("LEAVINGs"),
+            },
+            (Kind::Manage(_), Reply::Error(_)) if !self.strict => {}
+            (Kind::Jobs(Verb::DeleteEverywhere, numbers), Reply::Array(_)) => {
+                for number in numbers {
+                    self.changed(Verb::DeleteEverywhere, number, now_us);
+                }
+            }
             (Kind::Jobs(verb, numbers), Reply::Integer(_)) => {
                 for number in numbers {
                     self.changed(verb, number, now_us);
@@ -203,11 +268,15 @@ impl Ledger {
             }
             (Kind::Jobs(verb, numbers), Reply::Error(text)) => {
                 // WORKING of what is not there any more, or a node that knows of a job did not answer.
-                if verb.removes() || (verb.hastens() && self.strict) {
+                let refused = is_misconf || text.starts_with("PAUSED");
+                if !refused && (verb.removes() || (verb.hastens() && self.strict)) {
                     return Err(format!("{verb:?} got {text}"));
                 }
                 for number in numbers {
-                    self.job(number).removing -= u32::from(verb.removes());
+                    let job = self.job(number);
+                    job.removing -= u32::from(verb.removes());
+                    // Some of it may have been done.
+                    job.removed |= verb.removes();
                 }
             }
             (kind, other) => return Err(format!("{kind:?} got {other}")),
@@ -237,7 +306,11 @@ impl Ledger {
                 }
                 self.count("-NOREPL");
             }
-            Reply::Error(text) if text.starts_with("LEAVING") => job.refused = true,
+            Reply::Error(text) if text.starts_with("LEAVING") || text.starts_with("PAUSED") => {
+                job.refused = true;
+            }
+            // Perhaps there are copies.
+            Reply::Error(text) if text.starts_with("MISCONF") => {}
             other => return Err(format!("ADDJOB got {other}")),
         }
         Ok(())
@@ -324,7 +397,7 @@ impl Ledger {
     /// The client of this command is gone: nobody knows what became of it.
     pub fn abandon(&mut self, open: Open) {
         match open.kind {
-            Kind::Add(_) => {}
+            Kind::Add(_) | Kind::Look | Kind::Pause | Kind::Manage(_) => {}
             Kind::Get(queues) => self.doubtful.extend(queues),
             Kind::Jobs(verb, numbers) => {
                 for number in numbers {
@@ -344,7 +417,11 @@ impl Ledger {
             }
             // Its life began when it reached its home, not when its copies were there.
             let expired = now_us > job.sent_us + job.made.ttl_s * 1_000_000;
-            let excused = job.removed || job.removing > 0 || expired || self.may_be_lost(job);
+            let excused = job.removed
+                || job.removing > 0
+                || expired
+                || self.may_be_lost(job)
+                || self.came_too_late(job);
             if excused {
                 continue;
             }

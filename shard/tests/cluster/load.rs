@@ -15,6 +15,8 @@ pub enum Verb {
     Enqueue,
     Dequeue,
     Working,
+    /// DELJOB ... CLUSTER.
+    DeleteEverywhere,
 }
 
 impl Verb {
@@ -22,7 +24,7 @@ impl Verb {
         match self {
             Self::Ack => "ACKJOB",
             Self::FastAck => "FASTACK",
-            Self::Delete => "DELJOB",
+            Self::Delete | Self::DeleteEverywhere => "DELJOB",
             Self::Nack => "NACK",
             Self::Enqueue => "ENQUEUE",
             Self::Dequeue => "DEQUEUE",
@@ -32,7 +34,10 @@ impl Verb {
 
     /// Nobody may count on the job after it.
     pub fn removes(self) -> bool {
-        matches!(self, Self::Ack | Self::FastAck | Self::Delete)
+        matches!(
+            self,
+            Self::Ack | Self::FastAck | Self::Delete | Self::DeleteEverywhere
+        )
     }
 
     /// The job may come sooner after it, and once more.
@@ -47,6 +52,19 @@ pub enum Kind {
     Add(u64),
     Get(Vec<usize>),
     Jobs(Verb, Vec<u64>),
+    /// QLEN or QSTAT of all nodes.
+    Look,
+    Pause,
+    Manage(Manage),
+}
+
+/// A change of the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manage {
+    Meet,
+    Forget,
+    Reset,
+    Leaving,
 }
 
 /// What a job is made of.
@@ -87,6 +105,10 @@ pub struct Taste {
     pub meddling: u64,
     pub longest_retry_s: u64,
     pub big: u64,
+    /// Percent of the commands that are QLEN or QSTAT of all nodes.
+    pub looks: u64,
+    /// Percent that close or open a queue, mostly on all nodes.
+    pub pauses: u64,
 }
 
 /// What becomes of a job that was handed out.
@@ -124,11 +146,24 @@ impl Load {
                 Verb::Dequeue,
                 Verb::Working,
                 Verb::Delete,
+                Verb::DeleteEverywhere,
                 Verb::Ack,
             ];
             let last = ids.len().min(20);
             let one = ids[ids.len() - 1 - chance.below(last)].clone();
             return jobs(*chance.pick(&verbs), &[one]);
+        }
+        if chance.percent(self.taste.looks) {
+            let word = *chance.pick(&["QLEN", "QSTAT"]);
+            let queue = chance.pick(&self.queues);
+            return (Kind::Look, request(&[word, queue, "CLUSTER"]));
+        }
+        if chance.percent(self.taste.pauses) {
+            let state = *chance.pick(&["in", "out", "all", "none", "none", "none"]);
+            let queue: &String = chance.pick(&self.queues);
+            let mut words = vec!["PAUSE", queue, state];
+            words.extend(chance.percent(80).then_some("bcast"));
+            return (Kind::Pause, request(&words));
         }
         if chance.percent(45) {
             self.add(chance)
@@ -236,6 +271,7 @@ impl Load {
 pub fn jobs(verb: Verb, chosen: &[(u64, String)]) -> (Kind, Vec<u8>) {
     let mut words = vec![verb.word().to_owned()];
     words.extend(chosen.iter().map(|(_, id)| id.clone()));
+    words.extend((verb == Verb::DeleteEverywhere).then(|| "CLUSTER".to_owned()));
     let numbers = chosen.iter().map(|(number, _)| *number).collect();
     (Kind::Jobs(verb, numbers), request(&words))
 }

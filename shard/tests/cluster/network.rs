@@ -7,11 +7,10 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use shard::bus::{BusMessage, Dial, LinkEvent, LinkKind, LinkNo, Sender, Topology};
+use shard::bus::{BusMessage, Dial, LinkEvent, LinkKind, LinkNo, Sender};
 use shard::id::NodeId;
 use shard::slot::ShardNo;
 
-use crate::plant::{Carried, Plant};
 use crate::support::{Chance, traces};
 use crate::wire;
 
@@ -101,13 +100,6 @@ pub enum Arrival {
         link: LinkNo,
         event: LinkEvent,
     },
-    /// A shard is told which nodes there are.
-    Topology {
-        to: usize,
-        life: u64,
-        shard: ShardNo,
-        topology: Topology,
-    },
 }
 
 enum Matter {
@@ -132,11 +124,8 @@ pub struct Network {
     links: BTreeMap<Key, Link>,
     matters: BTreeMap<(u64, u64), Matter>,
     stuck: BTreeMap<(usize, usize), Vec<Stuck>>,
-    /// When each shard was last told which nodes there are.
-    told: BTreeMap<(usize, u64, ShardNo), u64>,
     next: u64,
     pub now_us: u64,
-    pub plant: Plant,
     /// Messages that were sent.
     pub sent: u64,
 }
@@ -147,17 +136,15 @@ pub fn address_of(host: usize) -> String {
 }
 
 impl Network {
-    pub fn new(hosts: usize, path: Path, plant: Plant) -> Self {
+    pub fn new(hosts: usize, path: Path) -> Self {
         Self {
             faces: vec![Face::default(); hosts],
             paths: vec![vec![path; hosts]; hosts],
             links: BTreeMap::new(),
             matters: BTreeMap::new(),
             stuck: BTreeMap::new(),
-            told: BTreeMap::new(),
             next: 0,
             now_us: 0,
-            plant,
             sent: 0,
         }
     }
@@ -319,11 +306,6 @@ impl Network {
             if chance.percent(path.lost) {
                 continue;
             }
-            let Carried { on, back } = self.plant.carry(chance, message);
-            if let Some(back) = back {
-                self.answer(chance, key, to, back);
-            }
-            let Some(message) = on else { continue };
             if chance.percent(path.doubled) {
                 let due_us = self.astray_us(chance, path);
                 self.at(due_us, Matter::Arrival(batch(vec![message.clone()])));
@@ -346,28 +328,6 @@ impl Network {
             let due_us = self.in_order(chance, key, key.0, to);
             self.at(due_us, Matter::Arrival(arrival));
         }
-    }
-
-    /// What a node never said comes from it.
-    fn answer(&mut self, chance: &mut Chance, key: Key, from: usize, message: BusMessage) {
-        let Some((node, epoch)) = self.faces[from].identity.first().copied().flatten() else {
-            return;
-        };
-        let arrival = Arrival::Batch {
-            to: key.0,
-            life: self.faces[key.0].life,
-            shard: key.1,
-            from: Sender {
-                node,
-                epoch,
-                shard: 0,
-                kind: LinkKind::Data,
-                ip: None,
-            },
-            messages: vec![message],
-        };
-        let due_us = self.now_us + u64::from(self.rtt_us(chance, key.0, from));
-        self.at(due_us, Matter::Arrival(arrival));
     }
 
     fn astray_us(&self, chance: &mut Chance, path: Path) -> u64 {
@@ -394,23 +354,6 @@ impl Network {
             kind: self.links[&key].dial.kind,
             ip: address_of(host).parse::<IpAddr>().ok(),
         })
-    }
-
-    /// Tells a shard which nodes there are, some time soon.
-    pub fn publish(&mut self, chance: &mut Chance, to: usize, shard: ShardNo, topology: Topology) {
-        let life = self.faces[to].life;
-        let told = self.told.entry((to, life, shard)).or_default();
-        *told = (*told).max(self.now_us + *chance.pick(&[0, 0, 100, 5_000]));
-        let due_us = *told;
-        self.at(
-            due_us,
-            Matter::Arrival(Arrival::Topology {
-                to,
-                life,
-                shard,
-                topology,
-            }),
-        );
     }
 
     fn at(&mut self, due_us: u64, matter: Matter) {

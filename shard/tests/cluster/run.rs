@@ -7,13 +7,22 @@ use shard::settings::Settings;
 use crate::ledger::{Got, Ledger, Open};
 use crate::load::{self, Fate, Kind, Load, Taste, Verb};
 use crate::network::Path;
-use crate::plant::Plant;
+use crate::operator::{Operator, SETTLED_US};
 use crate::support::{Chance, traces};
 use crate::troubles::{Class, Troubles};
 use crate::world::{HostPlan, Plan, World};
 
 /// Whether commands about a job work through any node; else they go to the one that added or handed it out.
 const ANYWHERE: bool = true;
+
+/// Within this time nodes find each other that nothing keeps apart.
+const MEETING_US: u64 = 60_000_000;
+
+/// Troubles that a run goes through before it ends, unless its clients have no more to do.
+const MOST_TROUBLES: u64 = 3;
+
+/// Commands for which a run goes on to have them.
+const MORE_COMMANDS: u64 = 800;
 
 /// Nodes of a world.
 const SIZES: &[usize] = &[1, 2, 2, 3, 3, 3, 4, 5, 7, 9];
@@ -34,6 +43,7 @@ pub struct Run {
     pub chance: Chance,
     pub actors: Vec<Actor>,
     pub troubles: Troubles,
+    pub operator: Operator,
     /// What clients have in mind: when, what, with which job.
     todo: BTreeMap<(u64, u64), (Verb, Got)>,
     intentions: u64,
@@ -46,37 +56,52 @@ pub struct Run {
 }
 
 impl Run {
-    pub fn new(seed: u64, class: Class, plant: Plant) -> Self {
+    pub fn new(seed: u64, class: Class) -> Self {
         let mut chance = Chance::new(seed);
         let count = *chance.pick(SIZES);
         let (least_us, most_us) = *chance.pick(&[(20, 50), (100, 2_000), (1_000, 8_000), (5_000, 40_000)]);
         let path = Path::whole(least_us, most_us);
-        let logs = *chance.pick(&[0, 0, 0, 50, 100]);
+        let logs = match class {
+            Class::Disks => *chance.pick(&[50, 100]),
+            _ => *chance.pick(&[0, 0, 0, 50, 100]),
+        };
+        let timeout_ms = *chance.pick(&[2_000, 5_000, 15_000]);
+        let repair_after_s = *chance.pick(&[10, 30]);
         let hosts = (0..count).map(|_| HostPlan {
             shards: chance.between(1, 4) as u16,
-            settings: settings(&mut chance, logs),
+            settings: Settings {
+                cluster_node_timeout_ms: timeout_ms,
+                repair_after_s,
+                ..settings(&mut chance, logs)
+            },
         });
+        let hosts = hosts.collect();
+        let once = *chance.pick(&[0, 10, 40]);
         let plan = Plan {
-            hosts: hosts.collect(),
+            hosts,
             path,
-            timeout_us: *chance.pick(&[2_000_000, 5_000_000, 15_000_000]),
-            repair_after_us: *chance.pick(&[10_000_000, 30_000_000]),
-            plant,
+            timeout_us: timeout_ms * 1000,
+            repair_after_us: repair_after_s * 1_000_000,
+            careless: once == 0,
         };
         let queues: Vec<String> = (0..chance.between(1, 5)).map(|at| format!("q{at}")).collect();
         let taste = Taste {
-            once: *chance.pick(&[0, 10, 40]),
+            once,
             blocking: *chance.pick(&[0, 20, 80]),
             most_copies: 1,
             asynchronous: *chance.pick(&[0, 10, 50]),
             meddling: *chance.pick(&[0, 0, 5, 20]),
             longest_retry_s: *chance.pick(&[3, 10, 60]),
             big: *chance.pick(&[0, 0, 10]),
+            looks: *chance.pick(&[0, 0, 3]),
+            pauses: *chance.pick(&[0, 0, 0, 3]),
         };
         let world = World::new(Chance::new(chance.next()), plan);
         let troubles = Troubles::new(&mut chance, class, path, &world);
+        let bad_disks = matches!(class, Class::Disks | Class::All);
         Self {
-            ledger: Ledger::new(queues.clone(), class == Class::Quiet),
+            ledger: Ledger::new(queues.clone(), class == Class::Quiet, bad_disks),
+            operator: Operator::new(count),
             load: Load::new(queues, taste),
             world,
             actors: Vec::new(),
@@ -111,7 +136,22 @@ impl Run {
         }
         let there = (count - self.joining.len()) as u64;
         self.load.taste.most_copies = there.min(4);
-        self.pass(3_000_000)
+        self.come_together(MEETING_US)?;
+        self.note_known();
+        self.pass(SETTLED_US)
+    }
+
+    /// Time passes until all nodes know each other.
+    pub fn come_together(&mut self, most_us: u64) -> Result<(), String> {
+        let end_us = self.world.now_us() + most_us;
+        while !self.is_one_cluster() {
+            if self.world.now_us() > end_us {
+                return Err("the nodes do not come together".to_owned());
+            }
+            self.operate()?;
+            self.pass(500_000)?;
+        }
+        Ok(())
     }
 
     fn work(&mut self) -> Result<(), String> {
@@ -119,18 +159,31 @@ impl Run {
             self.connect();
         }
         let mut left = self.chance.between(100, 800);
-        while left > 0 {
-            let killed = self
-                .troubles
-                .step(&mut self.chance, &mut self.world, &mut self.ledger);
+        let troubles = self.chance.between(1, MOST_TROUBLES);
+        // Without faults there is nothing to be waited for.
+        let mut more = if self.ledger.strict { 0 } else { MORE_COMMANDS };
+        while left > 0 || (more > 0 && self.troubles.begun <= troubles) {
+            let killed = self.troubles.step(
+                &mut self.chance,
+                &mut self.world,
+                &mut self.ledger,
+                self.operator.is_busy(),
+            );
             for host in killed {
                 self.leave_all(host);
             }
+            if let Some(deed) = self.troubles.deed.take() {
+                self.perform(deed);
+            }
+            self.operate()?;
             if self.world.up().is_empty() {
                 self.pass(50_000)?;
                 continue;
             }
             for _ in 0..self.chance.between(0, 3) {
+                if left == 0 {
+                    more = more.saturating_sub(1);
+                }
                 left = left.saturating_sub(1);
                 self.send();
             }
@@ -138,6 +191,7 @@ impl Run {
             let us = match self.chance.below(50) {
                 0 => self.chance.between(200_000, 3_000_000),
                 1..11 => self.chance.between(5_000, 60_000),
+                11..16 if left == 0 => self.chance.between(100_000, 1_000_000),
                 11..30 if self.troubles.is_long() => self.chance.between(500_000, 6_000_000),
                 _ => self.chance.between(0, 3_000),
             };
@@ -171,13 +225,26 @@ impl Run {
         }
     }
 
+    /// Nodes that clients go to. Without faults none that has not met all others yet.
+    fn open(&self) -> Vec<usize> {
+        let mut up = self.world.up();
+        if self.ledger.strict {
+            up.retain(|&host| self.operator.is_open(host, self.world.now_us()));
+        }
+        up
+    }
+
     /// A client connects to some node that is up.
     pub fn connect(&mut self) -> Option<usize> {
-        let up = self.world.up();
+        let up = self.open();
         if up.is_empty() {
             return None;
         }
-        let host = *self.chance.pick(&up);
+        let mut host = *self.chance.pick(&up);
+        if self.operator.is_leaving(host) {
+            // Clients are told to go elsewhere; not all do.
+            host = *self.chance.pick(&up);
+        }
         Some(self.connect_to(host))
     }
 
@@ -196,8 +263,9 @@ impl Run {
 
     /// Some client sends a command.
     fn send(&mut self) {
+        let open = self.open();
         let ready: Vec<usize> = (0..self.actors.len())
-            .filter(|&at| self.actors[at].under_way.len() < 3)
+            .filter(|&at| self.actors[at].under_way.len() < 3 && open.contains(&self.actors[at].host))
             .collect();
         if ready.is_empty() {
             self.connect();
@@ -249,17 +317,30 @@ impl Run {
             }
             let next_us = due.unwrap_or(u64::MAX).min(end_us);
             if self.world.event(next_us) {
+                if let Some(why) = self.world.wrong.take() {
+                    return Err(why);
+                }
                 self.read()?;
+                self.bury();
             } else if next_us == end_us {
                 return Ok(());
             }
         }
     }
 
+    /// Nodes have ended themselves.
+    fn bury(&mut self) {
+        while let Some(&host) = self.world.fallen.last() {
+            self.troubles
+                .fell(&mut self.chance, &mut self.world, &mut self.ledger, host);
+            self.leave_all(host);
+        }
+    }
+
     /// What somebody had in mind is done, by a client that waits for nothing.
     fn do_one(&mut self) {
         let (_, (verb, got)) = self.todo.pop_first().expect("it is due");
-        let up = self.world.up();
+        let up = self.open();
         let host = if ANYWHERE && !up.is_empty() {
             *self.chance.pick(&up)
         } else {
@@ -272,7 +353,7 @@ impl Run {
     }
 
     /// A client of this node that waits for nothing; none when the node is down.
-    fn idle_actor(&mut self, host: usize) -> Option<usize> {
+    pub fn idle_actor(&mut self, host: usize) -> Option<usize> {
         let is_idle = |actor: &Actor| actor.host == host && actor.under_way.is_empty();
         if let Some(at) = self.actors.iter().position(is_idle) {
             return Some(at);
@@ -348,7 +429,7 @@ impl Run {
     }
 
     /// A node is gone, and the connections to it.
-    fn leave_all(&mut self, host: usize) {
+    pub fn leave_all(&mut self, host: usize) {
         for at in (0..self.actors.len()).rev() {
             if self.actors[at].host == host {
                 self.leave(at);

@@ -1,14 +1,18 @@
-//! What goes wrong in a run, and when: bad networks, partitions, nodes that die.
+//! What goes wrong in a run, and when: bad networks, partitions, nodes that die, disks that fail; and what its operator does.
 //!
 //! ```text
 //! calm -> bad network --------> calm ...
 //!      -> partition ----------> calm ...
-//!      -> nodes die (a burst) -> they start again, the network is whole, repair has its time -> calm ...
+//!      -> disks fail -----------\
+//!      -> nodes die (a burst) --+-> they start again, the network is whole, repair has its time -> calm ...
+//!      -> FORGET, RESET -----------------------------------------------> repair has its time -> calm ...
+//!      -> LEAVING, until nothing is left ------------------------------> repair has its time -> calm ...
 //! ```
 
 use crate::ledger::Ledger;
 use crate::network::Path;
-use crate::support::{Chance, End};
+use crate::operator::Deed;
+use crate::support::{Chance, End, Faults};
 use crate::world::World;
 
 /// What a run is made to go through.
@@ -18,6 +22,10 @@ pub enum Class {
     Lossy,
     Partitions,
     Crashes,
+    /// Disks fail and lose what was not synced.
+    Disks,
+    /// The operator makes nodes leave, forget each other, and resets them.
+    Changes,
     All,
 }
 
@@ -27,6 +35,9 @@ enum Phase {
     Bad,
     Parted,
     Burst,
+    Disks,
+    Changed,
+    Leaving,
     Repair,
 }
 
@@ -47,6 +58,10 @@ pub struct Troubles {
     restarts: Vec<(u64, usize)>,
     /// None has died in this burst.
     first: bool,
+    /// How many have begun.
+    pub begun: u64,
+    /// What the operator is to do now.
+    pub deed: Option<Deed>,
 }
 
 impl Troubles {
@@ -62,16 +77,29 @@ impl Troubles {
             doomed: Vec::new(),
             restarts: Vec::new(),
             first: true,
+            begun: 0,
+            deed: None,
         }
     }
 
-    /// Nothing much happens: repair has its time.
+    /// Nothing much happens: repair has its time, or a node gives away what it has.
     pub fn is_long(&self) -> bool {
-        self.phase == Phase::Repair
+        matches!(self.phase, Phase::Repair | Phase::Leaving)
+    }
+
+    /// When the network became whole, and nodes know each other.
+    pub fn whole_us(&self) -> u64 {
+        self.whole_us
     }
 
     /// What is due happens; the nodes that died.
-    pub fn step(&mut self, chance: &mut Chance, world: &mut World, ledger: &mut Ledger) -> Vec<usize> {
+    pub fn step(
+        &mut self,
+        chance: &mut Chance,
+        world: &mut World,
+        ledger: &mut Ledger,
+        is_leaving: bool,
+    ) -> Vec<usize> {
         let now_us = world.now_us();
         let killed = self.kill_some(chance, world, ledger);
         let (due, later) = self.restarts.iter().partition(|(due_us, _)| *due_us <= now_us);
@@ -81,7 +109,7 @@ impl Troubles {
             world.start(host);
             ledger.count("restarts");
         }
-        if now_us >= self.until_us {
+        if now_us >= self.until_us && !(self.phase == Phase::Leaving && is_leaving) {
             self.turn(chance, world, ledger);
         }
         killed
@@ -99,14 +127,40 @@ impl Troubles {
                 ledger.lost_a_node(std::mem::take(&mut self.first), self.whole_us, now_us);
             }
             killed.push(host);
-            let down_us = match chance.below(3) {
-                0 => chance.between(10_000, 1_500_000),
-                1 => chance.between(world.registry.timeout_us, 2 * world.registry.timeout_us),
-                _ => world.registry.repair_after_us + chance.between(0, 20_000_000),
-            };
-            self.restarts.push((now_us + down_us, host));
+            self.start_again(chance, world, host);
+            // Some nodes that are down are given up, and come back all the same.
+            let up = world.up();
+            if self.class == Class::All && chance.percent(20) && !up.is_empty() {
+                let at = *chance.pick(&up);
+                self.deed = Some(Deed::Forget { at, whom: host });
+            }
         }
         killed
+    }
+
+    /// A node is down for a while.
+    fn start_again(&mut self, chance: &mut Chance, world: &World, host: usize) {
+        let down_us = match chance.below(3) {
+            0 => chance.between(10_000, 1_500_000),
+            1 => chance.between(world.timeout_us, 2 * world.timeout_us),
+            _ => world.repair_after_us + chance.between(0, 20_000_000),
+        };
+        self.restarts.push((world.now_us() + down_us, host));
+    }
+
+    /// A node that nothing is lost with ends.
+    pub fn switch_off(&mut self, chance: &mut Chance, world: &mut World, host: usize) {
+        world.kill(host, End::PowerLoss);
+        self.start_again(chance, world, host);
+    }
+
+    /// A node has ended itself, since a sync of its disk failed: what no sync had covered is lost.
+    pub fn fell(&mut self, chance: &mut Chance, world: &mut World, ledger: &mut Ledger, host: usize) {
+        ledger.count("fell");
+        if world.kill(host, End::PowerLoss) {
+            ledger.lost_a_node(std::mem::take(&mut self.first), self.whole_us, world.now_us());
+        }
+        self.start_again(chance, world, host);
     }
 
     fn turn(&mut self, chance: &mut Chance, world: &mut World, ledger: &mut Ledger) {
@@ -120,11 +174,14 @@ impl Troubles {
             }
             Phase::Burst if self.doomed.is_empty() && self.restarts.is_empty() => {
                 self.make_whole(chance, world);
-                self.phase = Phase::Repair;
-                let registry = &world.registry;
-                self.until_us = now_us + registry.timeout_us + registry.repair_after_us + 30_000_000;
+                self.repair(world);
             }
-            Phase::Burst => {
+            Phase::Changed | Phase::Leaving if self.restarts.is_empty() => self.repair(world),
+            Phase::Disks => {
+                self.make_disks_whole(world);
+                self.phase = Phase::Burst;
+            }
+            Phase::Burst | Phase::Changed | Phase::Leaving => {
                 let waits = self
                     .doomed
                     .iter()
@@ -139,6 +196,13 @@ impl Troubles {
         }
     }
 
+    /// All is done: what is missing is to be made up for.
+    fn repair(&mut self, world: &World) {
+        self.whole_us = world.now_us();
+        self.phase = Phase::Repair;
+        self.until_us = world.now_us() + world.timeout_us + world.repair_after_us + 30_000_000;
+    }
+
     fn begin(&mut self, chance: &mut Chance, world: &mut World, ledger: &mut Ledger) {
         let now_us = world.now_us();
         let next = match self.class {
@@ -146,9 +210,20 @@ impl Troubles {
             Class::Lossy => Phase::Bad,
             Class::Partitions => Phase::Parted,
             Class::Crashes => Phase::Burst,
-            Class::All => *chance.pick(&[Phase::Bad, Phase::Parted, Phase::Burst, Phase::Burst]),
+            Class::Disks => *chance.pick(&[Phase::Disks, Phase::Burst]),
+            Class::Changes => *chance.pick(&[Phase::Changed, Phase::Leaving]),
+            Class::All => *chance.pick(&[
+                Phase::Bad,
+                Phase::Parted,
+                Phase::Burst,
+                Phase::Burst,
+                Phase::Disks,
+                Phase::Changed,
+                Phase::Leaving,
+            ]),
         };
         self.phase = next;
+        self.begun += 1;
         self.until_us = now_us;
         match next {
             Phase::Calm | Phase::Repair => self.until_us = u64::MAX,
@@ -170,6 +245,53 @@ impl Troubles {
                     self.until_us += chance.between(0, 20_000_000);
                 }
             }
+            Phase::Disks => {
+                self.first = true;
+                ledger.count("bad disks");
+                self.spoil_disks(chance, world);
+                self.until_us += chance.between(1_000_000, 20_000_000);
+            }
+            Phase::Changed => self.deed = self.change_nodes(chance, world),
+            Phase::Leaving => {
+                let up = world.up();
+                self.deed = (up.len() > 1).then(|| Deed::Leave {
+                    at: *chance.pick(&up),
+                });
+            }
+        }
+    }
+
+    fn change_nodes(&mut self, chance: &mut Chance, world: &mut World) -> Option<Deed> {
+        let up = world.up();
+        let at = *up.get(chance.below(up.len().max(1)))?;
+        if chance.percent(50) {
+            return Some(Deed::Reset {
+                at,
+                hard: chance.percent(50),
+            });
+        }
+        let whom = *chance.pick(&up);
+        (at != whom).then_some(Deed::Forget { at, whom })
+    }
+
+    /// Some disks fail now and then. A failed sync ends a process, and no more of them may end than may be lost.
+    fn spoil_disks(&mut self, chance: &mut Chance, world: &mut World) {
+        let mut up = world.up();
+        for _ in 0..self.budget {
+            if up.is_empty() {
+                return;
+            }
+            let host = up.swap_remove(chance.below(up.len()));
+            let syncs = world.hosts[host].plan.settings.appendfsync != "no";
+            world.node(host).disk.faults = Faults {
+                write: *chance.pick(&[0, 5, 30]),
+                sync: if syncs { *chance.pick(&[0, 0, 2]) } else { 0 },
+                unlink: *chance.pick(&[0, 30]),
+                read: *chance.pick(&[0, 5]),
+                create: *chance.pick(&[0, 30]),
+                capacity: *chance.pick(&[None, Some(40 << 10), Some(200 << 10)]),
+                ..Faults::default()
+            };
         }
     }
 
@@ -245,11 +367,18 @@ impl Troubles {
         self.whole_us = world.now_us();
     }
 
+    fn make_disks_whole(&self, world: &mut World) {
+        for machine in world.hosts.iter_mut().filter_map(|host| host.machine.as_mut()) {
+            machine.disk.faults = Faults::default();
+        }
+    }
+
     /// No trouble any more: the network is whole, and every node is up.
     pub fn end(&mut self, chance: &mut Chance, world: &mut World) {
         self.make_whole(chance, world);
         self.doomed.clear();
         self.restarts.clear();
+        self.make_disks_whole(world);
         for host in 0..world.hosts.len() {
             if world.hosts[host].machine.is_none() {
                 world.start(host);

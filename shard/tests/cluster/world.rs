@@ -3,15 +3,14 @@
 
 use shard::bus::LinkNo;
 use shard::clock::Now;
+use shard::cluster::conf::{self, Nodes};
 use shard::id::NodeId;
 use shard::input::Effect;
-use shard::log::StartPlan;
 use shard::settings::Settings;
+use shard::shard::NodeFacts;
 use shard::slot::ShardNo;
 
 use crate::network::{Arrival, Network, Path};
-use crate::plant::Plant;
-use crate::registry::{Card, Registry};
 use crate::support::{self, Birth, Chance, Disk, End, Machine, traces};
 
 /// Where the world's own clock begins.
@@ -30,7 +29,8 @@ pub struct Plan {
     pub path: Path,
     pub timeout_us: u64,
     pub repair_after_us: u64,
-    pub plant: Plant,
+    /// With the power may go what `appendfsync no` left to the kernel; else such a node only loses its process.
+    pub careless: bool,
 }
 
 /// What a node is made of.
@@ -43,6 +43,12 @@ pub struct HostPlan {
 /// A node, up or down.
 pub struct Host {
     pub plan: HostPlan,
+    /// Its ID until `nodes.conf` has one.
+    first_id: NodeId,
+    /// What `nodes.conf` holds.
+    pub nodes: Nodes,
+    /// What is being written there, and until when.
+    saving: Option<(u64, String)>,
     pub machine: Option<Machine>,
     disk: Option<Disk>,
     /// It has read its log, if it has one, and serves.
@@ -62,7 +68,14 @@ pub struct Host {
 pub struct World {
     pub hosts: Vec<Host>,
     pub network: Network,
-    pub registry: Registry,
+    /// The node timeout.
+    pub timeout_us: u64,
+    pub repair_after_us: u64,
+    careless: bool,
+    /// Nodes whose process ended itself, since its disk failed.
+    pub fallen: Vec<usize>,
+    /// One ended itself though its disk did not fail.
+    pub wrong: Option<String>,
     pub chance: Chance,
     at_once: u64,
     moment: u64,
@@ -72,23 +85,13 @@ impl World {
     /// A world whose nodes are down.
     pub fn new(mut chance: Chance, plan: Plan) -> Self {
         let count = plan.hosts.len();
-        let cards = (0..count).map(|at| {
-            let mut id = [0; 20];
-            id.iter_mut().for_each(|byte| *byte = chance.next() as u8);
-            Card {
-                id: NodeId::from_bytes(id),
-                epoch: 0,
-                host: at as u64 + 1,
-                leaving: false,
-                gone: false,
-                came: false,
-            }
-        });
-        let cards = cards.collect();
-        let mut network = Network::new(count, plan.path, plan.plant);
+        let mut network = Network::new(count, plan.path);
         network.now_us = BEGIN_US;
         let hosts = plan.hosts.into_iter().map(|plan| Host {
             plan,
+            first_id: first_id(&mut chance),
+            nodes: Nodes::default(),
+            saving: None,
             machine: None,
             disk: Some(Disk::new(support::Plant::None)),
             serving: false,
@@ -98,10 +101,15 @@ impl World {
             ahead_us: 0,
             next_us: u64::MAX,
         });
+        let hosts = hosts.collect();
         Self {
-            hosts: hosts.collect(),
+            hosts,
             network,
-            registry: Registry::new(cards, plan.timeout_us, plan.repair_after_us),
+            timeout_us: plan.timeout_us,
+            repair_after_us: plan.repair_after_us,
+            careless: plan.careless,
+            fallen: Vec::new(),
+            wrong: None,
             chance,
             at_once: 0,
             moment: 0,
@@ -117,16 +125,24 @@ impl World {
         (0..self.hosts.len())
             .filter(|&host| {
                 let identity = &self.network.faces[host].identity;
-                self.hosts[host].serving && identity.iter().all(Option::is_some)
+                self.hosts[host].serving
+                    && !self.fallen.contains(&host)
+                    && identity.iter().all(Option::is_some)
             })
             .collect()
+    }
+
+    /// The ID that a node has, as its `nodes.conf` says.
+    pub fn id_of(&self, at: usize) -> NodeId {
+        let Host { nodes, first_id, .. } = &self.hosts[at];
+        nodes.me.as_ref().map_or(*first_id, |me| me.id)
     }
 
     pub fn node(&mut self, host: usize) -> &mut Machine {
         self.hosts[host].machine.as_mut().expect("the node is up")
     }
 
-    /// Starts a node. It is a new one to its peers unless its log holds all that it ever said.
+    /// Starts a node.
     pub fn start(&mut self, at: usize) {
         let now_us = self.now_us();
         let host = &mut self.hosts[at];
@@ -137,13 +153,19 @@ impl World {
         if host.boot_id == 0 {
             host.boots(&mut self.chance, now_us);
         }
+        let nodes = host.nodes.clone();
         let birth = Birth {
-            node: self.registry.cards[at].id,
+            node: nodes.me.as_ref().map_or(host.first_id, |me| me.id),
             shards: host.plan.shards,
             settings: host.plan.settings.clone(),
             now: host.clocks(now_us),
             boot_id: host.boot_id,
             seed: self.chance.next(),
+            facts: NodeFacts {
+                machine: format!("machine {at}"),
+                nodes: Some(nodes),
+                ..NodeFacts::default()
+            },
         };
         let disk = host.disk.take().expect("the node is down");
         let machine = Machine::start(disk, &birth, self.moment).expect("a node starts");
@@ -160,32 +182,13 @@ impl World {
         self.collect(at);
     }
 
-    /// A node has read its log, if it has one.
-    fn serves(&mut self, at: usize) {
-        let machine = self.hosts[at].machine.as_ref().expect("the node is up");
-        let kept = matches!(machine.plan, StartPlan::Load(_) | StartPlan::Reshard { .. })
-            && !machine
-                .node
-                .log
-                .iter()
-                .any(|line| line.starts_with("a new store epoch"));
-        self.hosts[at].serving = true;
-        let card = &mut self.registry.cards[at];
-        let lies = self.network.plant == Plant::SameEpoch && card.epoch > 0;
-        if !kept && !lies {
-            card.epoch += 1 + self.chance.below(1000) as u64;
-        }
-        let now_us = self.network.now_us;
-        self.registry.rises(&mut self.chance, at, now_us);
-    }
-
     /// A node ends, without a word. Whether what it told is lost.
     pub fn kill(&mut self, at: usize, mut end: End) -> bool {
         let now_us = self.now_us();
         let host = &mut self.hosts[at];
         let machine = host.machine.take().expect("the node is up");
         let settings = &host.plan.settings;
-        if settings.appendonly && settings.appendfsync == "no" {
+        if settings.appendonly && settings.appendfsync == "no" && !self.careless {
             // With the power goes what nobody synced, deliveries of at-most-once jobs too: by choice.
             end = End::Kill;
         }
@@ -193,14 +196,19 @@ impl World {
             eprintln!("{now_us} node {at} ends: {end:?}");
         }
         let kept = settings.appendonly && (end == End::Kill || settings.appendfsync == "always");
-        host.disk = Some(machine.ends_now(end, &mut self.chance));
+        let mut disk = machine.ends_now(end, &mut self.chance);
+        disk.forget_faults();
+        host.disk = Some(disk);
+        if let Some((_, text)) = host.saving.take().filter(|_| self.chance.percent(50)) {
+            host.keeps(&text);
+        }
         host.next_us = u64::MAX;
         host.serving = false;
         if end == End::PowerLoss {
             host.boots(&mut self.chance, now_us);
         }
         self.network.falls(&mut self.chance, at, end == End::Kill);
-        self.registry.falls(at);
+        self.fallen.retain(|&fallen| fallen != at);
         !kept
     }
 
@@ -233,10 +241,6 @@ impl World {
         if outside {
             due.push(usize::MAX);
         }
-        if self.registry.next_us() <= now_us {
-            self.look_after();
-            return true;
-        }
         if !due.is_empty() {
             match *self.chance.pick(&due) {
                 usize::MAX => self.arrive(),
@@ -245,12 +249,7 @@ impl World {
             return true;
         }
         let hosts = self.hosts.iter().map(|host| host.next_us);
-        let others = self
-            .network
-            .next_us()
-            .into_iter()
-            .chain([self.registry.next_us()]);
-        let next_us = hosts.chain(others).min().expect("there is one");
+        let next_us = hosts.chain(self.network.next_us()).min().expect("there is one");
         self.leap(next_us.min(end_us));
         next_us <= end_us
     }
@@ -269,18 +268,34 @@ impl World {
     }
 
     fn host_event(&mut self, at: usize) {
+        let now_us = self.now_us();
+        if let Some((_, text)) = self.hosts[at].saving.take_if(|(due_us, _)| *due_us <= now_us) {
+            self.hosts[at].keeps(&text);
+            self.node(at).node.nodes_saved();
+            return self.stepped(at, 0);
+        }
         let machine = self.node(at);
         let happened = machine.happen();
         if let Some(why) = &machine.node.died {
-            panic!("node {at} died: {why}");
+            if machine.disk.failed == 0 {
+                self.wrong = Some(format!("node {at} died: {why}"));
+            }
+            if !self.fallen.contains(&at) {
+                self.fallen.push(at);
+            }
+            self.hosts[at].next_us = u64::MAX;
+            return;
         }
         self.collect(at);
         let host = &mut self.hosts[at];
         if !happened {
             let next_us = host.machine.as_ref().and_then(Machine::next_us);
             host.next_us = next_us.map_or(u64::MAX, |us| us.saturating_add(host.zero_us));
+            if let Some((due_us, _)) = host.saving {
+                host.next_us = host.next_us.min(due_us);
+            }
             // Milliseconds are rounded down.
-            host.next_us = host.next_us.max(self.network.now_us + 1);
+            host.next_us = host.next_us.max(now_us + 1);
         }
     }
 
@@ -300,9 +315,7 @@ impl World {
     fn collect(&mut self, at: usize) {
         let host = &mut self.hosts[at];
         let machine = host.machine.as_mut().expect("the node is up");
-        if !host.serving && machine.serves() {
-            self.serves(at);
-        }
+        host.serving |= machine.serves();
         let node = &mut self.node(at).node;
         if node.calls.is_empty() && node.outgoing.is_empty() {
             return;
@@ -325,6 +338,11 @@ impl World {
                 self.network.dial(key, dial);
             }
             Effect::HangUp { link } => self.network.hang_up((at, shard, link)),
+            Effect::SaveNodes { text } => {
+                let due_us = self.now_us() + *self.chance.pick(&[0, 200, 5_000, 40_000]);
+                let before = self.hosts[at].saving.replace((due_us, text));
+                assert!(before.is_none(), "one write at a time");
+            }
             other => panic!("{other:?} is no matter of the network"),
         }
     }
@@ -361,17 +379,6 @@ impl World {
                     self.stepped(to, shard);
                 }
             }
-            Arrival::Topology {
-                to,
-                life,
-                shard,
-                topology,
-            } => {
-                if self.lives(to, life) {
-                    self.node(to).node.publish(shard, topology);
-                    self.stepped(to, shard);
-                }
-            }
         }
     }
 
@@ -379,26 +386,14 @@ impl World {
         let host = &self.hosts[host];
         host.machine.is_some() && host.life == life
     }
-
-    fn look_after(&mut self) {
-        for (host, topology) in self.registry.step(&mut self.chance, &self.network) {
-            if traces() {
-                let states = topology.peers.iter().map(|peer| {
-                    let lost = if peer.lost { " lost" } else { "" };
-                    format!("{} {:?} {}{lost}", peer.bus.0, peer.state, peer.epoch)
-                });
-                let states: Vec<String> = states.collect();
-                eprintln!("{} node {host} sees {states:?}", self.now_us());
-            }
-            for shard in 0..self.hosts[host].plan.shards {
-                self.network
-                    .publish(&mut self.chance, host, shard, topology.clone());
-            }
-        }
-    }
 }
 
 impl Host {
+    /// `nodes.conf` was replaced.
+    fn keeps(&mut self, text: &str) {
+        self.nodes = conf::parse(text).expect("what was saved can be read");
+    }
+
     fn boots(&mut self, chance: &mut Chance, now_us: u64) {
         self.boot_id += 1;
         self.zero_us = now_us - chance.between(5_000_000, 1_000_000_000);
@@ -410,4 +405,10 @@ impl Host {
             wall_us: (WALL_US + now_us).wrapping_add_signed(self.ahead_us),
         }
     }
+}
+
+fn first_id(chance: &mut Chance) -> NodeId {
+    let mut id = [0; 20];
+    id.iter_mut().for_each(|byte| *byte = chance.next() as u8);
+    NodeId::from_bytes(id)
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use shard::clock::Now;
 use shard::log::StartPlan;
 use shard::settings::Settings;
+use shard::shard::NodeFacts;
 use shard::slot::Slot;
 
 use crate::ledger::{Ledger, Open};
@@ -116,6 +117,7 @@ impl Run {
             now: self.now,
             boot_id: self.boot_id,
             seed: self.chance.next(),
+            facts: NodeFacts::default(),
         }
     }
 

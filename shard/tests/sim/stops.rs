@@ -2,6 +2,7 @@
 
 use shard::clock::Now;
 use shard::settings::Settings;
+use shard::shard::NodeFacts;
 
 use crate::support::Chance;
 use crate::support::{ALONE, Birth, End, Machine};
@@ -24,6 +25,7 @@ fn birth(appendonly: bool, seed: u64, now: Now) -> Birth {
         now,
         boot_id: u8::from(appendonly),
         seed,
+        facts: NodeFacts::default(),
     }
 }
 

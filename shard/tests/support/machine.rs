@@ -4,6 +4,7 @@ use shard::clock::Now;
 use shard::id::NodeId;
 use shard::log::{Action, DiskTask, Done, LogBoot, StartPlan, SwitchStep};
 use shard::settings::Settings;
+use shard::shard::NodeFacts;
 use shard::slot::ShardNo;
 
 use super::disk::{Begun, Disk, Plant};
@@ -24,6 +25,7 @@ pub struct Birth {
     pub now: Now,
     pub boot_id: u8,
     pub seed: u64,
+    pub facts: NodeFacts,
 }
 
 struct InFlight {
@@ -87,6 +89,7 @@ impl Machine {
                 ..birth.now
             },
             log,
+            facts: birth.facts.clone(),
         };
         let mut node = Node::start(start, Blind);
         node.checks = false;

@@ -65,6 +65,7 @@ pub struct Start<'a> {
     pub now: Now,
     /// What the data folder holds.
     pub log: LogBoot,
+    pub facts: NodeFacts,
 }
 
 /// A node.
@@ -109,6 +110,7 @@ impl<W: Watch> Node<W> {
                 wall_us: 1_700_000_000_000_000,
             },
             log: LogBoot::nothing(),
+            facts: NodeFacts::default(),
         };
         Self::start(start, watch)
     }
@@ -121,12 +123,12 @@ impl<W: Watch> Node<W> {
             settings,
             now,
             log,
+            facts,
         } = start;
         let make = |shard| {
             let mut chance = [0; 32];
             chance[..8].copy_from_slice(&seed.to_le_bytes());
             chance[8..10].copy_from_slice(&u16::to_le_bytes(shard));
-            let facts = NodeFacts::default();
             let options = ShardOptions {
                 shard,
                 shards,
@@ -134,7 +136,7 @@ impl<W: Watch> Node<W> {
                 seed: chance,
                 hash_seed: seed,
                 log: log.clone(),
-                facts,
+                facts: facts.clone(),
             };
             Shard::new(options, settings.clone(), now)
         };
@@ -400,11 +402,17 @@ impl<W: Watch> Node<W> {
         assert!(messages.is_empty(), "a batch is taken whole");
     }
 
-    /// Shard 0 says to a shard which nodes there are.
+    /// Shard 0 says to a shard which nodes there are, of a node that is told so by its tests.
     pub fn publish(&mut self, shard: ShardNo, topology: Topology) {
         let message = Message::Node(NodeMessage::Topology(Box::new(topology)));
         let messages = &mut vec![message];
         self.step(shard, &Happening::Outside, Input::Mesh { from: 0, messages });
+    }
+
+    /// `nodes.conf` was written.
+    pub fn nodes_saved(&mut self) {
+        let result = Ok(());
+        self.step(0, &Happening::Outside, Input::NodesSaved { result });
     }
 
     /// Lanes with a batch that has arrived.

@@ -20,6 +20,7 @@ use crate::clock::{Mono, Now};
 use crate::home::Home;
 use crate::id::JobId;
 use crate::limits::{ACK_AGAIN_MAX_MS, ACK_AGAIN_MS, DUMMY_ACKS};
+use crate::plant::{self, Plant};
 use crate::structures::NONE;
 use crate::structures::timers::TimerKey;
 
@@ -189,6 +190,9 @@ impl Home {
 
     /// ACKJOB of a job with other holders: they are told.
     pub(in crate::home) fn tell_ack(&mut self, key: u32) {
+        if plant::active(Plant::LostAck) {
+            return;
+        }
         let members = self.members_of(key);
         let Ack { id, others, .. } = &self.stock.acks[key];
         let id = *id;
@@ -218,6 +222,10 @@ impl Home {
 
     /// SetAck: the job is acknowledged.
     pub(super) fn on_set_ack(&mut self, now: Now, from: PeerNo, epoch: u64, id: JobId, members: &Members) {
+        if plant::active(Plant::HastyGotAck) {
+            let (known, members) = (true, members.clone());
+            return self.say(from, BusMessage::GotAck { id, known, members });
+        }
         let is_of_dummy = members.confirmed.is_empty();
         if let Some(key) = self.find_ack(&id).filter(|&key| self.stock.acks[key].dummy) {
             if is_of_dummy {
@@ -255,7 +263,9 @@ impl Home {
         share::note_all(&mut ack.others, &self.peers, members);
         self.heard(key, from);
         if is_of_dummy {
-            // It has nothing to wait for any more.
+            // It does not have the job, so it is not for it to collect; nor has it anything to wait for any more.
+            let others = &mut self.stock.acks[key].others;
+            others.retain(|member| member.peer != from);
             let members = self.members_of(key);
             let known = true;
             self.say(from, BusMessage::GotAck { id, known, members });

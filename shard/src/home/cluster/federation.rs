@@ -463,7 +463,8 @@ impl Home {
             }
             Place::Leased => {
                 let left_ms = self.stock.jobs[key].enters_at.since_ms(mono);
-                self.peers.send(
+                self.say_of(
+                    key,
                     from,
                     BusMessage::Leased {
                         id,
@@ -478,7 +479,7 @@ impl Home {
                     nacks,
                     additional_deliveries,
                 };
-                self.peers.send(from, message);
+                self.say_of(key, from, message);
             }
         }
     }

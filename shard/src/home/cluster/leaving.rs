@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | held by fewer others than were asked for, or on one host only | copies | they have confirmed |
 //! | queued | it goes to another node, as an export | that node says that it has queued it |
-//! | delayed, and this node says when it enters | Enqueue to the first of the others | it answers |
+//! | delayed, or kept back by a pause, and this node says when it enters | Enqueue to the first of the others | it answers |
 //! | a copy | Left to the others | - |
 //! | with a consumer | it waits for the end of its lease | - |
 //! | RETRY 0, not handed out | it goes as a whole (`transfer`) | the other node says that it has it |
@@ -18,6 +18,7 @@ use crate::clock::{Mono, Now};
 use crate::home::{Home, Job, Place};
 use crate::id::JobId;
 use crate::limits::{LEAVING_PAUSE_MS, LEAVING_STEP, MAX_SECONDS};
+use crate::plant::{self, Plant};
 use crate::structures::NONE;
 
 /// How far the walk over all jobs has come, and when its next step is.
@@ -92,6 +93,9 @@ impl Home {
             .iter()
             .any(|member| !member.confirmed && self.peers.is_reachable(member.peer));
         if confirmed == 0 {
+            if plant::active(Plant::HastyLeave) && place == Place::Queued {
+                self.remove(key);
+            }
             return;
         }
         let reachable = others
@@ -108,13 +112,9 @@ impl Home {
                 let delay_ms = self.stock.jobs[key].enters_at.since_ms(now);
                 self.peers.send(to, BusMessage::Enqueue { id, delay_ms });
             }
+            Place::Held => self.peers.send(to, BusMessage::Enqueue { id, delay_ms: 0 }),
             Place::Idle if !is_short && !is_together && !is_asked => self.leave_job(key),
-            Place::Idle
-            | Place::Reserved
-            | Place::Leased
-            | Place::Held
-            | Place::Waiting
-            | Place::Away => {}
+            Place::Idle | Place::Reserved | Place::Leased | Place::Waiting | Place::Away => {}
         }
     }
 
@@ -200,11 +200,17 @@ impl Home {
             return;
         };
         let Job { share, place, .. } = self.stock.jobs[key];
-        if place != Place::Idle || share == NONE {
+        if !matches!(place, Place::Idle | Place::Held) || share == NONE {
             return;
         }
         let is_holder = |member: &share::Member| member.peer == from && member.confirmed;
-        if self.stock.shares[share].others.iter().any(is_holder) {
+        if !self.stock.shares[share].others.iter().any(is_holder) {
+            return;
+        }
+        if place == Place::Held {
+            let retry_ms = self.stock.jobs[key].retry_ms();
+            self.leave_to(now.mono(), key, retry_ms);
+        } else {
             self.stock.shares[share].mine = false;
         }
     }

@@ -115,6 +115,21 @@ impl Home {
         self.say_when(need, to, message);
     }
 
+    /// Says something of a job that makes this node a holder of it there: once the log has its copy.
+    pub(super) fn say_of(&mut self, key: u32, to: PeerNo, message: BusMessage) {
+        let need = self.journal.copy_need(key);
+        self.say_when(need, to, message);
+    }
+
+    /// The same to all other holders.
+    pub(super) fn say_to_all_of(&mut self, key: u32, message: &BusMessage) {
+        let share = self.stock.jobs[key].share;
+        for at in 0..self.stock.shares[share].others.len() {
+            let to = self.stock.shares[share].others[at].peer;
+            self.say_of(key, to, message.clone());
+        }
+    }
+
     pub(super) fn say_when(&mut self, need: Option<Need>, to: PeerNo, message: BusMessage) {
         match need.filter(|&need| !self.journal.is_met(need)) {
             Some(need) => self.journal.wait(need, Held::Bus(to, message)),

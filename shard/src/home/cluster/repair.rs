@@ -16,6 +16,7 @@ use crate::home::{Home, Origin, Place};
 use crate::id::{JobId, NodeId};
 use crate::limits::{REPAIR_PAUSE_MS, REPAIR_STEP};
 use crate::log::Holder;
+use crate::plant::{self, Plant};
 use crate::structures::NONE;
 
 /// What repair is at.
@@ -101,7 +102,7 @@ impl Home {
     }
 
     /// Brings a job back to the copies that were asked for.
-    fn repair_share(&mut self, now: Mono, key: u32) {
+    pub(super) fn repair_share(&mut self, now: Mono, key: u32) {
         let Share {
             job, others, copying, ..
         } = &self.stock.shares[key];
@@ -110,7 +111,8 @@ impl Home {
         let waits = job_ref.place == Place::Waiting;
         let is_lost = |member: &share::Member| {
             let peer = self.peers.peer(member.peer);
-            peer.state == PeerState::Gone || (member.confirmed && peer.epoch > member.epoch)
+            let lost_all = member.confirmed && peer.epoch > member.epoch;
+            peer.state == PeerState::Gone || (lost_all && !plant::active(Plant::NoRepair))
         };
         let kept: Others = others.iter().filter(|member| !is_lost(member)).copied().collect();
         let counts = |member: &&share::Member| member.confirmed && !self.peers.peer(member.peer).lost;

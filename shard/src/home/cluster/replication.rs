@@ -19,6 +19,7 @@ use crate::home::{Entry, Home, Place};
 use crate::id::JobId;
 use crate::limits::{COPIES_OVERDRAFT_BYTES, COPY_AGAIN_MAX_MS, COPY_AGAIN_MS, LEFT, MAX_SECONDS};
 use crate::message::{Answer, Ticket};
+use crate::plant::{self, Plant};
 use crate::slot::Slot;
 use crate::structures::NONE;
 use crate::structures::list::Links;
@@ -397,6 +398,9 @@ impl Home {
     /// Copy: another node wants this one to hold a job.
     pub(super) fn on_copy(&mut self, now: Now, from: PeerNo, epoch: u64, copy: JobCopy, wants_answer: bool) {
         let id = copy.id;
+        if plant::active(Plant::LostCopy) {
+            return self.peers.send(from, BusMessage::Copied { id });
+        }
         if self.tell_if_acked(from, &id) {
             return;
         }
@@ -567,6 +571,10 @@ impl Home {
             self.journal.holders(id, || {
                 share::recorded(&self.stock.shares[share].others, &self.peers)
             });
+            // There may have been too few other nodes for another copy; there will be one.
+            if self.peers.peer(from).leaving {
+                self.repair_share(now.mono(), share);
+            }
         }
     }
 

@@ -4,13 +4,14 @@
 //! lie a grace behind. Near it a holder asks the others who has the job; at it, it queues the job unless somebody has it: the one whose it is
 //! at once, the others one grace later for each holder of lower rank. Who queues a job says so; of two that did, the lower rank wins.
 
-use super::share;
+use super::share::{self, Others};
 use crate::bus::message::Standing;
 use crate::bus::{BusMessage, PeerNo, PeerState};
 use crate::clock::{Mono, Now};
 use crate::home::{Entry, Home, Job, Place};
 use crate::id::JobId;
 use crate::limits::ASK_TRIES;
+use crate::plant::{self, Plant};
 use crate::structures::NONE;
 
 impl Home {
@@ -78,10 +79,15 @@ impl Home {
         } else {
             Mono::NEVER
         };
-        for member in share.others.iter().filter(|member| !member.heard) {
+        let open: Others = share
+            .others
+            .iter()
+            .filter(|member| !member.heard)
+            .copied()
+            .collect();
+        for member in open {
             let counted = if member.confirmed { member.epoch } else { 0 };
-            self.peers
-                .send(member.peer, BusMessage::WillQueue { id, counted });
+            self.say_of(job, member.peer, BusMessage::WillQueue { id, counted });
         }
         self.arm_share(key);
     }
@@ -145,6 +151,7 @@ impl Home {
     /// A job was postponed here.
     pub(in crate::home) fn shared_postponed(&mut self, now: Mono, key: u32) {
         let Job {
+            id,
             share,
             deliveries,
             enters_at,
@@ -155,17 +162,19 @@ impl Home {
         }
         self.stock.shares[share].told_at = now;
         let left_ms = enters_at.since_ms(now);
-        self.tell_all(share, |id| BusMessage::Leased {
+        let message = BusMessage::Leased {
             id,
             left_ms,
             deliveries,
-        });
+        };
+        self.say_to_all_of(key, &message);
         self.new_deadline(now, key, enters_at, true);
     }
 
     /// A job entered its queue here, not for the first time.
     pub(in crate::home) fn shared_entered(&mut self, now: Mono, key: u32, entry: Entry) {
         let Job {
+            id,
             share,
             nacks,
             additional_deliveries,
@@ -181,11 +190,12 @@ impl Home {
         entry.requeued = !is_first;
         if !is_first {
             entry.told_at = now;
-            self.tell_all(share, |id| BusMessage::Queued {
+            let message = BusMessage::Queued {
                 id,
                 nacks,
                 additional_deliveries,
-            });
+            };
+            self.say_to_all_of(key, &message);
         }
     }
 
@@ -194,7 +204,7 @@ impl Home {
     pub(super) fn step_queued(&mut self, now: Mono) {
         let Some(from) = self.queued_sweep else { return };
         let step = crate::limits::UPKEEP_STEP as u32;
-        let mut rejoining = Vec::new();
+        let (mut told, mut rejoining) = (Vec::new(), Vec::new());
         for (key, share) in self.stock.shares.iter_from(from, step) {
             let Job {
                 id,
@@ -212,7 +222,7 @@ impl Home {
                         nacks,
                         additional_deliveries,
                     };
-                    self.peers.send(member.peer, message);
+                    told.push((share.job, member.peer, message));
                 }
             }
         }
@@ -220,6 +230,9 @@ impl Home {
             let share = &mut self.stock.shares[key];
             (share.asked, share.ask_at) = (0, now);
             self.arm_share(key);
+        }
+        for (job, peer, message) in told {
+            self.say_of(job, peer, message);
         }
         let next = from.saturating_add(step);
         self.queued_sweep = (next < self.stock.shares.high_water()).then_some(next);
@@ -250,7 +263,7 @@ impl Home {
     }
 
     /// The job is another node's for so long.
-    fn leave_to(&mut self, now: Mono, key: u32, left_ms: u64) {
+    pub(super) fn leave_to(&mut self, now: Mono, key: u32, left_ms: u64) {
         let Job {
             share, place, queue, ..
         } = self.stock.jobs[key];
@@ -284,7 +297,9 @@ impl Home {
             None => Standing::Unknown { counted },
             Some(key) => self.standing(now.mono(), key),
         };
-        self.peers.send(from, BusMessage::Standing { id, standing });
+        if !plant::active(Plant::LostStanding) {
+            self.peers.send(from, BusMessage::Standing { id, standing });
+        }
     }
 
     fn standing(&self, now: Mono, key: u32) -> Standing {
@@ -363,6 +378,10 @@ impl Home {
         let others = &self.stock.shares[share].others;
         let member = others.iter().find(|member| member.peer == from);
         match member.copied() {
+            Some(member) if member.confirmed && plant::active(Plant::AnyEpoch) => {
+                self.journal.gone(id);
+                self.remove(key);
+            }
             // The question, or this answer, is older than the copy that it has now.
             Some(member) if member.confirmed && (member.epoch > epoch || counted != member.epoch) => {}
             Some(member) if member.confirmed && member.epoch == epoch => {
@@ -401,7 +420,8 @@ impl Home {
             Place::Waiting | Place::Away => {}
             Place::Leased => {
                 let left_ms = enters_at.since_ms(now.mono());
-                self.peers.send(
+                self.say_of(
+                    key,
                     from,
                     BusMessage::Leased {
                         id,
@@ -416,7 +436,8 @@ impl Home {
                 if theirs < share::rank(&self.peers.node, &id) {
                     self.leave_to(now.mono(), key, retry_ms);
                 } else {
-                    self.peers.send(
+                    self.say_of(
+                        key,
                         from,
                         BusMessage::Queued {
                             id,

@@ -11,6 +11,7 @@ use crate::clock::Mono;
 use crate::id::{JobId, NodeId};
 use crate::log::Holder;
 use crate::message::Ticket;
+use crate::plant::{self, Plant};
 use crate::structures::timers::TimerKey;
 
 /// What a share costs beside its job: its record, its timer (24) and what a list longer than two takes, about.
@@ -159,7 +160,12 @@ pub fn note_all(others: &mut Others, peers: &Peers, members: &Members) -> bool {
 pub fn members(others: &Others, peers: &Peers, with_me: bool) -> Members {
     let holder = |member: &Member| peers.holder(member.peer, member.epoch);
     let me = with_me.then(|| peers.myself());
-    let confirmed = others.iter().filter(|member| member.confirmed).map(holder);
+    let skipped = usize::from(plant::active(Plant::SkippedHolder));
+    let confirmed = others
+        .iter()
+        .filter(|member| member.confirmed)
+        .skip(skipped)
+        .map(holder);
     let asked = others.iter().filter(|member| !member.confirmed).map(holder);
     Members {
         confirmed: me.into_iter().chain(confirmed).collect(),

@@ -15,6 +15,7 @@ use crate::limits::{
     TRANSFER_ANSWERS, TRANSFER_WANTS, UPKEEP_STEP,
 };
 use crate::log::{Holder, TransferImage, TransferName, TransferStage};
+use crate::plant::{self, Plant};
 use crate::wire::Blob;
 
 /// What an answer costs: its record, and its places in two trees.
@@ -348,6 +349,7 @@ impl Home {
         let TransferName { id, hop, .. } = name;
         let taken = self.transfers.answers[&name].taken;
         let need = self.journal.answers_safe();
+        let taken = taken && !plant::active(Plant::WrongAnswer);
         self.say_when(need, to, BusMessage::TransferAnswer { id, hop, taken });
     }
 

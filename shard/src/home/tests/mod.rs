@@ -3,6 +3,7 @@
 mod acknowledgements;
 mod cluster;
 mod flush;
+mod holders;
 mod hosts;
 mod jobs;
 mod journal;
