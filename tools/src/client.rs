@@ -185,6 +185,19 @@ impl Client {
         Ok(bytes)
     }
 
+    /// Reads one line as it is, without its end: beanstalkd answers in lines.
+    pub fn read_line(&mut self) -> Result<String, ClientError> {
+        loop {
+            let unread = &self.arrived[self.read..];
+            if let Some(end) = memchr::memchr(b'\n', unread) {
+                let line = String::from_utf8_lossy(&unread[..end]).trim_end().to_owned();
+                self.read += end + 1;
+                return Ok(line);
+            }
+            self.fill()?;
+        }
+    }
+
     /// Reads until the server closes the connection: all bytes that came before. An orderly end and a reset
     /// both count.
     pub fn read_to_close(&mut self) -> Result<Vec<u8>, ClientError> {

@@ -9,6 +9,7 @@ use fake::Fault;
 use std::process::{Command, Output};
 use tools::address::Address;
 use tools::bench::report::PhaseReport;
+use tools::bench::target::Target;
 use tools::bench::{self, BenchError, Options, Report};
 
 #[derive(Parser)]
@@ -27,6 +28,14 @@ fn options(address: &Address, words: &str) -> Options {
 
 fn run(fault: Fault, words: &str) -> Result<Report, BenchError> {
     bench::run(&options(&fake::start(fault), words))
+}
+
+/// The targets but shardq, each with the loads that every shape of its protocol takes part in.
+const OTHERS: [Target; 3] = [Target::RedisList, Target::RedisStream, Target::Beanstalkd];
+
+fn run_on(target: Target, fault: Fault, words: &str) -> Result<Report, BenchError> {
+    let words = format!("--target {} {words}", target.name());
+    bench::run(&options(&fake::start_as(target, fault), &words))
 }
 
 fn last(report: &Report) -> &PhaseReport {
@@ -55,6 +64,71 @@ fn every_shape_of_load_comes_through_whole() {
             assert_eq!(phase.jobs, phase.jobs_expected, "{shape}: {}", phase.phase);
             assert_eq!(phase.verdict.is_some(), phase.phase != "add", "{shape}");
         }
+    }
+}
+
+#[test]
+fn every_target_comes_through_whole() {
+    let shapes = [
+        "--jobs 1000 --connections 4",
+        "--jobs 200 --connections 3 --pipeline 1",
+        "--jobs 600 --producers 3 --consumers 5 --queues 2 --pipeline 7 --count 4",
+        "--jobs 600 --producers 2 --consumers 1 --queues 20 --pipeline 16 --ack-ids 3 --count 5",
+        "--jobs 20 --connections 2 --body 100000 --pipeline 3",
+        "--jobs 100 --connections 4 --body 5",
+    ];
+    for target in OTHERS {
+        for shape in shapes {
+            let report = run_on(target, Fault::None, shape).unwrap();
+            assert!(report.passed(), "{target:?}, {shape}: {}", report.to_table());
+            assert_eq!(report.phases.len(), 3, "{target:?}, {shape}");
+            assert!(
+                report.phases.iter().all(|phase| phase.server.is_some()),
+                "{target:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_target_is_caught_at_every_fault() {
+    let words = "--jobs 300 --connections 3 --body 20 --phase both";
+    for target in OTHERS {
+        let verdict = |fault| {
+            let report = run_on(target, fault, words).unwrap();
+            assert!(!report.passed(), "{target:?}, {fault:?}");
+            last(&report).verdict.clone().unwrap()
+        };
+        let lost = verdict(Fault::Lose(77));
+        assert_eq!((lost.missing, lost.doubled), (1, 0), "{target:?}");
+        let doubled = verdict(Fault::Double(77));
+        assert_eq!((doubled.missing, doubled.doubled), (0, 1), "{target:?}");
+        assert_eq!(verdict(Fault::Alter(77)).altered, 1, "{target:?}");
+        let forgotten = verdict(Fault::Forget(77));
+        assert_eq!(
+            (forgotten.missing, forgotten.unacknowledged),
+            (0, 1),
+            "{target:?}"
+        );
+        let refused = run_on(target, Fault::Refuse(50), words).unwrap_err().to_string();
+        assert!(refused.contains("with an error: O"), "{target:?}: {refused}");
+    }
+}
+
+#[test]
+fn what_a_target_does_not_have_is_refused() {
+    for (target, words) in [
+        (Target::RedisList, "--delay 1"),
+        (Target::RedisStream, "--retry 1"),
+        (Target::Beanstalkd, "--replicate 2"),
+        (Target::Beanstalkd, "--ack fastack"),
+        (Target::RedisList, "--nodes 1,2"),
+    ] {
+        let error = run_on(target, Fault::None, words).unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!("{} has no ", target.name())),
+            "{error}"
+        );
     }
 }
 

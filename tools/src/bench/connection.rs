@@ -12,11 +12,13 @@ use std::time::Instant;
 
 use mio::net::{TcpStream, UnixStream};
 
+use super::commands;
 use super::consumer::Consumer;
 use super::error::BenchError;
 use super::generator::Shift;
 use super::producer::Producer;
 use super::scan::{Event, Scanner};
+use super::target::Target;
 use crate::address::Socket;
 
 /// Smallest read buffer; grows as long as reads fill it.
@@ -56,6 +58,16 @@ pub enum Role {
     Consumer(Consumer),
 }
 
+impl Role {
+    /// What the connection says when it opens, and the lines it is answered with.
+    pub fn greeting(&self, target: Target) -> (Vec<u8>, usize) {
+        match self {
+            Self::Producer(producer) => commands::greeting(target, producer.only_queue(), &[]),
+            Self::Consumer(consumer) => commands::greeting(target, None, consumer.queues()),
+        }
+    }
+}
+
 /// One connection of a load.
 #[derive(Debug)]
 pub struct Connection {
@@ -72,11 +84,11 @@ pub struct Connection {
 
 impl Connection {
     /// Takes over a connected socket.
-    pub fn new(socket: Socket, role: Role) -> io::Result<Self> {
+    pub fn new(socket: Socket, target: Target, role: Role) -> io::Result<Self> {
         Ok(Self {
             link: Link::new(socket)?,
             role,
-            scanner: Scanner::default(),
+            scanner: Scanner::new(target),
             input: Input::default(),
             output: Vec::new(),
             written: 0,

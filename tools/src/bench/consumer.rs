@@ -1,37 +1,36 @@
-//! The fetching side of a connection: rounds of acknowledgements and GETJOBs.
+//! The fetching side of a connection: rounds of acknowledgements and fetches.
 //!
-//! A round starts with the acknowledgement of all jobs of the round before and fills up with GETJOBs; with a
-//! pipeline of one they take turns. Acknowledgements come first since a GETJOB that blocks would hold back
-//! what is behind it. For the same reason only the first GETJOB of a round may block: were it the second,
+//! A round starts with the acknowledgement of all jobs of the round before and fills up with fetches; with a
+//! pipeline of one they take turns. Acknowledgements come first since a fetch that blocks would hold back
+//! what is behind it. For the same reason only the first fetch of a round may block: were it the second,
 //! jobs fetched by the first would wait for their acknowledgement until more jobs come, at the end of a load
 //! until the timeout.
+//!
+//! A consumer whose queues do not fit into one fetch never blocks, since jobs may wait in its other queues.
 //!
 //! When the load is all received, a consumer acknowledges what it has and is done.
 
 use super::board::Gains;
+use super::commands::{Acks, Fetch};
 use super::connection::Round;
 use super::error::BenchError;
 use super::ledger::{Ledger, Seen};
 use super::plan::Plan;
 use super::scan::Event;
-use crate::client::{append_bulk, append_command, append_header};
-
-/// How long a GETJOB blocks; short, since a load ends when the last blocked consumer has been answered.
-const BLOCK_MS: u32 = 100;
-
-/// Most queues one GETJOB asks for; a consumer with more asks for them in groups, one after the other.
-const QUEUES_PER_FETCH_MAX: usize = 16;
+use super::target::Target;
 
 /// How a consumer works.
 #[derive(Clone, Copy, Debug)]
 pub struct Habits {
+    /// Whose jobs they are.
+    pub target: Target,
     /// Commands in a round.
     pub pipeline: u32,
-    /// COUNT of GETJOB.
+    /// Most jobs in one fetch.
     pub count: u32,
-    /// True if a round's first GETJOB blocks when there is no job; else none does, and the consumer pauses.
+    /// True if a round's first fetch blocks when there is no job; else none does, and the consumer pauses.
     pub blocks: bool,
-    /// ACKJOB or FASTACK.
+    /// ACKJOB or FASTACK, for Disque's protocol.
     pub acknowledge: &'static str,
     /// Most IDs in one acknowledgement.
     pub ack_ids_max: usize,
@@ -41,52 +40,49 @@ pub struct Habits {
 #[derive(Debug)]
 pub struct Consumer {
     habits: Habits,
+    queues: Vec<Vec<u8>>,
     fetches: Vec<Fetch>,
     next_fetch: usize,
-    unacknowledged: Ids,
-    /// Acknowledgements of this round not answered yet; they are answered before its GETJOBs.
+    acks: Acks,
+    /// Acknowledgements of this round not answered yet; they are answered before its fetches.
     acks_awaited: u32,
-    /// True if the last GETJOBs brought nothing.
+    /// True if the last fetches brought nothing.
     is_starved: bool,
-}
-
-/// The GETJOB of a group of queues, prebuilt.
-#[derive(Debug)]
-struct Fetch {
-    blocking: Vec<u8>,
-    nohang: Vec<u8>,
-}
-
-/// Job IDs as bulk strings one behind the other, and where each ends.
-#[derive(Debug, Default)]
-struct Ids {
-    bulks: Vec<u8>,
-    ends: Vec<usize>,
 }
 
 impl Consumer {
     /// The consumer with this number.
     pub fn new(plan: &Plan, number: u32, habits: Habits) -> Self {
+        let target = habits.target;
         let queues = plan.queues_of(number, plan.consumers);
         let names: Vec<Vec<u8>> = queues.iter().map(|queue| plan.queue_name(*queue)).collect();
-        let fetches = names
-            .chunks(QUEUES_PER_FETCH_MAX)
-            .map(|group| Fetch::new(group, habits.count))
+        let groups = names.chunks(target.queues_per_fetch_max().min(names.len()));
+        let fetches: Vec<Fetch> = groups
+            .map(|group| Fetch::new(target, plan, number, group, habits.count))
             .collect();
-        let unacknowledged = Ids::default();
+        let (command, ids_max) = (habits.acknowledge, habits.ack_ids_max);
         Self {
-            habits,
+            habits: Habits {
+                blocks: habits.blocks && fetches.len() == 1,
+                ..habits
+            },
             fetches,
+            queues: names,
             next_fetch: 0,
-            unacknowledged,
+            acks: Acks::new(target, plan, number, &queues, command, ids_max),
             acks_awaited: 0,
             is_starved: false,
         }
     }
 
+    /// Names of the queues it fetches from.
+    pub fn queues(&self) -> &[Vec<u8>] {
+        &self.queues
+    }
+
     /// Appends the next round; `is_finished` when all jobs of the load have been received.
     pub fn next_round(&mut self, out: &mut Vec<u8>, is_finished: bool) -> Round {
-        let acks = self.append_acks(out);
+        let acks = self.acks.append(out);
         self.acks_awaited = acks;
         if acks == 0 && is_finished {
             return Round::Done;
@@ -111,43 +107,40 @@ impl Consumer {
         gains: &mut Gains,
     ) -> Result<bool, BenchError> {
         if self.acks_awaited > 0 {
-            let &Event::Number(jobs) = event else {
-                return Err(event.refusal(self.habits.acknowledge));
-            };
-            self.acks_awaited -= 1;
-            gains.acknowledged += u64::try_from(jobs).map_err(|_| event.refusal(self.habits.acknowledge))?;
+            self.take_ack(event, gains)?;
             return Ok(true);
         }
         match event {
             Event::Nothing => Ok(true),
-            Event::Job { id, body, last } => {
+            Event::Job {
+                queue,
+                id,
+                body,
+                last,
+            } => {
                 let seen = ledger.enter(body);
                 gains.received.count(seen);
                 self.is_starved = false;
                 // Jobs of others are not ours to remove.
-                if seen != Seen::Foreign {
-                    self.unacknowledged.push(id);
+                if seen != Seen::Foreign && !self.acks.push(*queue, id) {
+                    return Err(event.refusal(Fetch::name(self.habits.target)));
                 }
                 Ok(*last)
             }
-            _ => Err(event.refusal("GETJOB")),
+            _ => Err(event.refusal(Fetch::name(self.habits.target))),
         }
     }
 
-    fn append_acks(&mut self, out: &mut Vec<u8>) -> u32 {
-        let ids = &mut self.unacknowledged;
-        let (mut acks, mut start) = (0, 0);
-        for group in ids.ends.chunks(self.habits.ack_ids_max) {
-            let end = group[group.len() - 1];
-            append_header(out, b'*', 1 + group.len());
-            append_bulk(out, self.habits.acknowledge.as_bytes());
-            out.extend_from_slice(&ids.bulks[start..end]);
-            start = end;
-            acks += 1;
+    fn take_ack(&mut self, event: &Event<'_>, gains: &mut Gains) -> Result<(), BenchError> {
+        let &Event::Number(jobs) = event else {
+            return Err(event.refusal(self.acks.name()));
+        };
+        let jobs = u64::try_from(jobs).map_err(|_| event.refusal(self.acks.name()))?;
+        if self.acks.counts(self.acks_awaited) {
+            gains.acknowledged += jobs;
         }
-        ids.bulks.clear();
-        ids.ends.clear();
-        acks
+        self.acks_awaited -= 1;
+        Ok(())
     }
 
     fn append_fetches(&mut self, out: &mut Vec<u8>, fetches: u32) {
@@ -158,32 +151,6 @@ impl Consumer {
             out.extend_from_slice(if may_block { &fetch.blocking } else { &fetch.nohang });
         }
         self.is_starved = fetches > 0;
-    }
-}
-
-impl Fetch {
-    fn new(queues: &[Vec<u8>], count: u32) -> Self {
-        let command = |how: &[&str]| {
-            let count = count.to_string();
-            let mut words: Vec<&[u8]> = vec![b"GETJOB"];
-            words.extend(how.iter().map(|word| word.as_bytes()));
-            words.extend([b"COUNT".as_slice(), count.as_bytes(), b"FROM"]);
-            words.extend(queues.iter().map(Vec::as_slice));
-            let mut bytes = Vec::new();
-            append_command(&mut bytes, &words);
-            bytes
-        };
-        Self {
-            blocking: command(&["TIMEOUT", &BLOCK_MS.to_string()]),
-            nohang: command(&["NOHANG"]),
-        }
-    }
-}
-
-impl Ids {
-    fn push(&mut self, id: &[u8]) {
-        append_bulk(&mut self.bulks, id);
-        self.ends.push(self.bulks.len());
     }
 }
 
@@ -202,6 +169,7 @@ mod tests {
 
     fn consumer(pipeline: u32, blocks: bool, ack_ids_max: usize) -> (Consumer, Ledger, Gains) {
         let habits = Habits {
+            target: Target::Shardq,
             pipeline,
             count: 2,
             blocks,
@@ -235,7 +203,12 @@ mod tests {
         let nohang = "| GETJOB NOHANG COUNT 2 FROM bench-00000001-0";
         assert_eq!(commands(&out), [blocking, nohang, nohang].join(" "));
         for (id, last) in [(b"D1", false), (b"D2", true)] {
-            let job = Event::Job { id, body: b"x", last };
+            let job = Event::Job {
+                queue: 0,
+                id,
+                body: b"x",
+                last,
+            };
             assert_eq!(consumer.take(&job, &ledger, &mut gains).unwrap(), last);
         }
         assert!(consumer.take(&Event::Nothing, &ledger, &mut gains).unwrap());
@@ -254,6 +227,7 @@ mod tests {
         consumer
             .take(
                 &Event::Job {
+                    queue: 0,
                     id: b"D1",
                     body: b"x",
                     last: true,
@@ -285,6 +259,7 @@ mod tests {
             consumer
                 .take(
                     &Event::Job {
+                        queue: 0,
                         id,
                         body: b"x",
                         last: true,
@@ -304,5 +279,24 @@ mod tests {
         consumer.take(&Event::Number(1), &ledger, &mut gains).unwrap();
         consumer.take(&Event::Number(1), &ledger, &mut gains).unwrap();
         assert_eq!(consumer.next_round(&mut out, true), Round::Done);
+    }
+
+    #[test]
+    fn a_consumer_of_many_queues_takes_turns_and_never_blocks() {
+        let plan = Plan { queues: 3, ..PLAN };
+        let habits = Habits {
+            target: Target::RedisList,
+            pipeline: 4,
+            count: 1,
+            blocks: true,
+            acknowledge: "ACKJOB",
+            ack_ids_max: usize::MAX,
+        };
+        let mut consumer = Consumer::new(&plan, 0, habits);
+        let mut out = Vec::new();
+        assert_eq!(consumer.next_round(&mut out, false), Round::Sent(4));
+        let asked = commands(&out);
+        let of = |queue: u32| format!("| LMOVE bench-00000001-{queue} bench-00000001-work-0 RIGHT LEFT");
+        assert_eq!(asked, [of(0), of(1), of(2), of(0)].join(" "));
     }
 }

@@ -9,6 +9,9 @@ use crate::client::ClientError;
 /// What ended a bench early.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
+    /// The options ask for what cannot be, or not on this target.
+    #[error("{0}")]
+    Options(String),
     /// The control connection failed, most often because no server is there.
     #[error(transparent)]
     Control(#[from] ClientError),

@@ -11,15 +11,19 @@
 
 pub mod options;
 pub mod plan;
+pub mod target;
 
 pub mod ledger;
 pub mod phase;
 
 pub mod board;
+pub mod commands;
 pub mod connection;
 pub mod consumer;
+pub mod control;
 pub mod error;
 pub mod generator;
+mod lines;
 pub mod process;
 pub mod producer;
 pub mod report;
@@ -33,11 +37,10 @@ pub use report::Report;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::client::Client;
+use control::Control;
 use options::PhaseChoice;
 use phase::Phase;
 use plan::Plan;
-use process::Process;
 use report::{Load, PhaseReport};
 
 /// Runs the phases asked for, up to the first that fails.
@@ -54,14 +57,16 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     if !plan.fits() {
         return Err(BenchError::TooManyJobs);
     }
+    if let Some(obstacle) = options.target.obstacle(options) {
+        return Err(BenchError::Options(obstacle));
+    }
     // The thread that watches shares the generator's CPUs, so that it never takes time from the server's.
     phase::pin(options, 0)?;
     raise_file_limit();
-    let mut control = Client::connect(&options.address(), phase::CONNECT_TIMEOUT)?;
+    let mut control = Control::connect(&options.endpoint(), phase::CONNECT_TIMEOUT)?;
     let mut servers = Vec::new();
-    for address in options.measured() {
-        let mut node = Client::connect(&address, phase::CONNECT_TIMEOUT)?;
-        servers.extend(Process::of_server(&mut node)?);
+    for endpoint in options.measured() {
+        servers.extend(Control::connect(&endpoint, phase::CONNECT_TIMEOUT)?.process()?);
     }
     let mut report = Report {
         address: options.address().to_string(),

@@ -9,21 +9,27 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::commands::AddSettings;
+use super::target::{Endpoint, Target};
 use crate::address::Address;
 
 /// Adds, fetches and acknowledges jobs at full speed and checks that none was lost or handed out twice.
 ///
 /// Commands go out in rounds: each connection writes up to --pipeline commands at once and waits for all
 /// their answers before the next round. A consumer acknowledges the jobs of its last round in front of the
-/// next round's fetches. Exits with 1 when a job is missing, doubled or altered.
+/// next round's fetches. With --rate, producers wait for nobody instead: each job goes out when it is due.
+/// Exits with 1 when a job is missing, doubled or altered.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
+    /// What kind of server it is
+    #[arg(long, value_enum, default_value_t = Target::Shardq)]
+    pub target: Target,
     /// Host name or address of the server
     #[arg(long, default_value = "127.0.0.1")]
     pub host: String,
-    /// Port of the server
-    #[arg(long, default_value_t = 7711)]
-    pub port: u16,
+    /// Port of the server; without it, the usual one of the target
+    #[arg(long)]
+    pub port: Option<u16>,
     /// Unix socket of the server, instead of host and port
     #[arg(long, value_name = "PATH")]
     pub unix: Option<PathBuf>,
@@ -51,7 +57,7 @@ pub struct Options {
     /// Commands in a round
     #[arg(long, default_value = "16")]
     pub pipeline: NonZeroU32,
-    /// COUNT of GETJOB
+    /// COUNT of GETJOB or XREADGROUP; the other targets fetch one job at a time
     #[arg(long, default_value = "1")]
     pub count: NonZeroU32,
     /// How consumers acknowledge
@@ -60,7 +66,10 @@ pub struct Options {
     /// Most IDs in one acknowledgement; without it, all of the last round
     #[arg(long, value_name = "N")]
     pub ack_ids: Option<NonZeroU32>,
-    /// RETRY of the jobs; without it, the server's default
+    /// Seconds until a job may be fetched: DELAY of ADDJOB, delay of put
+    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
+    pub delay: u32,
+    /// RETRY of the jobs, or time to run of beanstalkd; without it, the server's default (an hour there)
     #[arg(long, value_name = "SECONDS")]
     pub retry: Option<u64>,
     /// REPLICATE of the jobs; without it, the server's default
@@ -133,7 +142,45 @@ impl Options {
     pub fn address(&self) -> Address {
         match &self.unix {
             Some(path) => Address::unix(path),
-            None => Address::tcp(&self.host, self.port),
+            None => Address::tcp(&self.host, self.port()),
+        }
+    }
+
+    /// What the server is, and where.
+    pub fn endpoint(&self) -> Endpoint {
+        self.at(self.address())
+    }
+
+    /// Each node whose use of the machine is measured.
+    pub fn measured(&self) -> Vec<Endpoint> {
+        match self.nodes.is_empty() {
+            true => vec![self.endpoint()],
+            false => self
+                .nodes
+                .iter()
+                .map(|&port| self.at(Address::tcp(&self.host, port)))
+                .collect(),
+        }
+    }
+
+    fn at(&self, address: Address) -> Endpoint {
+        Endpoint {
+            target: self.target,
+            address,
+        }
+    }
+
+    /// The server's port on TCP.
+    pub fn port(&self) -> u16 {
+        self.port.unwrap_or(self.target.default_port())
+    }
+
+    /// What every job is added with.
+    pub fn add_settings(&self) -> AddSettings {
+        AddSettings {
+            retry_s: self.retry,
+            replicate: self.replicate.map(NonZeroU32::get),
+            delay_s: self.delay,
         }
     }
 
@@ -142,18 +189,6 @@ impl Options {
         match self.consumer_port {
             Some(port) => Address::tcp(&self.host, port),
             None => self.address(),
-        }
-    }
-
-    /// Where each node is whose use of the machine is measured.
-    pub fn measured(&self) -> Vec<Address> {
-        match self.nodes.is_empty() {
-            true => vec![self.address()],
-            false => self
-                .nodes
-                .iter()
-                .map(|&port| Address::tcp(&self.host, port))
-                .collect(),
         }
     }
 

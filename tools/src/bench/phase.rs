@@ -4,12 +4,14 @@
 //! after. What counts as the end is the last answer that brought something, not the moment the last blocked
 //! consumer gave up.
 
+use std::io::{self, Read, Write};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use super::board::{Board, Watch};
 use super::connection::{Connection, Role};
 use super::consumer::{Consumer, Habits};
+use super::control::Control;
 use super::error::BenchError;
 use super::generator::{self, Outcome, Shift};
 use super::ledger::Ledger;
@@ -18,17 +20,13 @@ use super::plan::Plan;
 use super::process::Process;
 use super::producer::Producer;
 use super::report::{Latency, PhaseReport, ServerUse};
-use crate::client::{Client, ClientError};
-use crate::reply::Reply;
+use crate::address::Socket;
 
 /// How long a connection may take to come about, and the control connection's patience.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often the board is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-
-/// Queues whose length is asked for at once.
-const QUEUES_PER_PIPELINE: usize = 1000;
 
 /// What runs in a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +63,12 @@ pub fn run(
     options: &Options,
     plan: &Plan,
     phase: Phase,
-    control: &mut Client,
+    control: &mut Control,
     servers: &[Process],
 ) -> Result<PhaseReport, BenchError> {
+    if phase.fetches() {
+        control.prepare(plan)?;
+    }
     let crews = open_connections(options, plan, phase)?;
     let ledger = Ledger::new(plan);
     let board = Board::default();
@@ -95,7 +96,10 @@ pub fn run(
     };
     let verdict = match phase.fetches() {
         true => {
-            let left = queued_jobs(control, plan)?;
+            let left = control.jobs_left(plan)?;
+            if left == 0 {
+                control.tidy_up(plan)?;
+            }
             Some(ledger.verdict(&outcome.gains.received, outcome.gains.acknowledged, left))
         }
         false => None,
@@ -128,8 +132,9 @@ fn open_connections(
     let mut roles = Vec::new();
     if phase.adds() {
         let pipeline = options.pipeline.get();
-        let words = add_options(options);
-        let producer = |number| Role::Producer(Producer::new(plan, number, pipeline, &words));
+        let settings = options.add_settings();
+        let producer =
+            |number| Role::Producer(Producer::new(options.target, plan, number, pipeline, settings));
         roles.extend((0..plan.producers).map(producer));
     }
     if phase.fetches() {
@@ -143,8 +148,11 @@ fn open_connections(
             Role::Producer(_) => options.address(),
             Role::Consumer(_) => options.consumer_address(),
         };
-        let socket = address.connect(CONNECT_TIMEOUT);
-        let connection = socket.and_then(|socket| Connection::new(socket, role));
+        let (hello, lines) = role.greeting(options.target);
+        let connection = address.connect(CONNECT_TIMEOUT).and_then(|mut socket| {
+            greet(&mut socket, &hello, lines)?;
+            Connection::new(socket, options.target, role)
+        });
         let refused = |source| BenchError::Connect {
             address: address.clone(),
             number: number as u32 + 1,
@@ -155,16 +163,24 @@ fn open_connections(
     Ok(crews)
 }
 
-fn add_options(options: &Options) -> Vec<String> {
-    let retry = options.retry.map(|seconds| ["RETRY".into(), seconds.to_string()]);
-    let replicate = options
-        .replicate
-        .map(|copies| ["REPLICATE".into(), copies.to_string()]);
-    retry.into_iter().chain(replicate).flatten().collect()
+/// Says what a connection says first, and reads the lines it is answered with; none of them can refuse.
+fn greet(socket: &mut Socket, hello: &[u8], mut lines: usize) -> io::Result<()> {
+    if lines == 0 {
+        return Ok(());
+    }
+    socket.set_timeout(Some(CONNECT_TIMEOUT))?;
+    socket.write_all(hello)?;
+    let mut byte = [0];
+    while lines > 0 {
+        socket.read_exact(&mut byte)?;
+        lines -= usize::from(byte == *b"\n");
+    }
+    Ok(())
 }
 
 fn habits(options: &Options, phase: Phase) -> Habits {
     Habits {
+        target: options.target,
         pipeline: options.pipeline.get(),
         count: options.count.get(),
         blocks: phase == Phase::Both,
@@ -239,32 +255,4 @@ pub fn pin(options: &Options, number: usize) -> Result<(), BenchError> {
         cpu,
         source: error.into(),
     })
-}
-
-/// Jobs in all queues of a load.
-fn queued_jobs(control: &mut Client, plan: &Plan) -> Result<u64, BenchError> {
-    let names: Vec<Vec<u8>> = (0..plan.queues).map(|queue| plan.queue_name(queue)).collect();
-    let mut jobs = 0;
-    for group in names.chunks(QUEUES_PER_PIPELINE) {
-        let commands: Vec<[&[u8]; 2]> = group.iter().map(|name| [b"QLEN".as_slice(), name]).collect();
-        for reply in control.pipeline(&commands)? {
-            jobs += queue_length(reply)?;
-        }
-    }
-    Ok(jobs)
-}
-
-fn queue_length(reply: Reply) -> Result<u64, BenchError> {
-    match reply {
-        Reply::Error(text) => Err(ClientError::Refused {
-            command: "QLEN".into(),
-            text,
-        }
-        .into()),
-        Reply::Integer(length) if length >= 0 => Ok(length as u64),
-        other => Err(BenchError::Unexpected {
-            command: "QLEN",
-            found: format!("{other:?}"),
-        }),
-    }
 }

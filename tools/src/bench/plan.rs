@@ -58,6 +58,11 @@ impl Plan {
         format!("bench-{:08x}-{queue}", self.run).into_bytes()
     }
 
+    /// The list that a consumer of Redis lists keeps its jobs in until they are acknowledged.
+    pub fn work_list_name(&self, consumer: u32) -> Vec<u8> {
+        format!("bench-{:08x}-work-{consumer}", self.run).into_bytes()
+    }
+
     /// The queues of one of `members` connections: one queue each while there are enough connections, else
     /// every queue has exactly one connection.
     pub fn queues_of(&self, member: u32, members: u32) -> Vec<u32> {

@@ -1,6 +1,6 @@
 //! What a process uses, as the operating system tells it: CPU time and memory.
 //!
-//! The server under test is asked for its process number (INFO's `process_id`) and then watched from outside,
+//! The server under test is asked for its process number and then watched from outside,
 //! so the figures need not be believed from the server itself. That works only where it runs on this machine
 //! and in the same process namespace; elsewhere a report has no such figures.
 
@@ -8,7 +8,7 @@ use std::io;
 
 use serde::Serialize;
 
-use crate::client::{Client, ClientError};
+use super::control::field_of;
 
 /// A process of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,14 +35,10 @@ impl Process {
         }
     }
 
-    /// The process behind a connection, if it can be watched.
-    pub fn of_server(client: &mut Client) -> Result<Option<Self>, ClientError> {
-        if !client.is_local() {
-            return Ok(None);
-        }
-        let info = client.call_ok(&["INFO"])?;
-        let process = info.text().and_then(process_id).map(|id| Self { id });
-        Ok(process.filter(|process| process.usage().is_ok()))
+    /// The process whose number a server tells behind `field`, if it can be watched.
+    pub fn named(text: &str, field: &str) -> Option<Self> {
+        let id = field_of(text, field)?.parse().ok()?;
+        Some(Self { id }).filter(|process| process.usage().is_ok())
     }
 
     /// What several have used together; nothing for none.
@@ -77,14 +73,6 @@ impl Process {
     }
 }
 
-fn process_id(info: &str) -> Option<u32> {
-    info.lines()
-        .find_map(|line| line.strip_prefix("process_id:"))?
-        .trim()
-        .parse()
-        .ok()
-}
-
 /// User plus system time. The process' name, in parentheses, may itself hold blanks and parentheses.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let (_, behind_name) = stat.rsplit_once(')')?;
@@ -115,8 +103,19 @@ mod tests {
         assert_eq!(kibibytes(status, "VmRSS"), Some(1024));
         assert_eq!(kibibytes(status, "VmHWM"), Some(2048));
         assert_eq!(kibibytes(status, "VmSwap"), None);
-        assert_eq!(process_id("# Server\r\nprocess_id:17\r\nrun_id:x\r\n"), Some(17));
-        assert_eq!(process_id("# Server\r\n"), None);
+    }
+
+    #[test]
+    fn a_process_is_found_by_its_number() {
+        let text = |id: u32| format!("# Server\r\nprocess_id:{id}\r\nrun_id:x\r\n");
+        let own = Process::own();
+        assert_eq!(Process::named(&text(own.id), "process_id:"), Some(own));
+        assert_eq!(
+            Process::named(&format!("---\npid: {}\n", own.id), "pid:"),
+            Some(own)
+        );
+        assert_eq!(Process::named(&text(u32::MAX), "process_id:"), None);
+        assert_eq!(Process::named("# Server\r\n", "process_id:"), None);
     }
 
     #[test]

@@ -1,46 +1,53 @@
-//! The adding side of a connection: rounds of ADDJOB, each job with its own mark.
+//! The adding side of a connection: rounds of commands that add a job each, every job with its own mark.
 //!
 //! The whole command is prebuilt per queue, with the producer's number in it; a round copies it as often as
 //! it has jobs and writes the sequence number into each copy.
 
 use super::board::Gains;
+use super::commands::{Add, AddSettings};
 use super::connection::Round;
 use super::error::BenchError;
 use super::plan::{PRODUCER_AT, Plan, SEQUENCE_AT};
 use super::scan::Event;
-use crate::client::{append_bulk, append_header};
+use super::target::Target;
 
 /// Adds its share of a load's jobs.
 #[derive(Debug)]
 pub struct Producer {
-    templates: Vec<Template>,
+    target: Target,
+    templates: Vec<Add>,
+    /// The queue it adds to, if that is always the same one.
+    only_queue: Option<Vec<u8>>,
+    is_marked: bool,
     jobs: u32,
     next: u32,
     pipeline: u32,
 }
 
-#[derive(Debug)]
-struct Template {
-    command: Vec<u8>,
-    /// Where the sequence number goes, if bodies are marked.
-    sequence_at: Option<usize>,
-}
-
 impl Producer {
-    /// The producer with this number, which adds in rounds of `pipeline`; `options` stand behind the timeout
-    /// of every ADDJOB.
-    pub fn new(plan: &Plan, number: u32, pipeline: u32, options: &[String]) -> Self {
+    /// The producer with this number, which adds in rounds of `pipeline` jobs.
+    pub fn new(target: Target, plan: &Plan, number: u32, pipeline: u32, settings: AddSettings) -> Self {
         let queues = plan.queues_of(number, plan.producers);
-        let templates = queues
-            .iter()
-            .map(|queue| Template::new(plan, number, *queue, options))
-            .collect();
+        let mut body = plan.blank_body();
+        if plan.is_marked() {
+            body[PRODUCER_AT].copy_from_slice(&number.to_be_bytes());
+        }
+        let is_only = queues.len() == 1;
+        let template = |&queue: &u32| Add::new(target, &plan.queue_name(queue), &body, settings, is_only);
         Self {
-            templates,
+            target,
+            templates: queues.iter().map(template).collect(),
+            only_queue: is_only.then(|| plan.queue_name(queues[0])),
+            is_marked: plan.is_marked(),
             jobs: plan.jobs_of(number),
             next: 0,
             pipeline,
         }
+    }
+
+    /// The queue it adds to, if that is always the same one.
+    pub fn only_queue(&self) -> Option<&[u8]> {
+        self.only_queue.as_deref()
     }
 
     /// Appends the next round.
@@ -49,48 +56,36 @@ impl Producer {
         if jobs == 0 {
             return Round::Done;
         }
+        Round::Sent(self.append_jobs(out, jobs))
+    }
+
+    /// Appends the next jobs: the replies they make.
+    fn append_jobs(&mut self, out: &mut Vec<u8>, jobs: u32) -> u32 {
+        let mut replies = 0;
         for sequence in self.next..self.next + jobs {
             let template = &self.templates[sequence as usize % self.templates.len()];
             let start = out.len();
-            out.extend_from_slice(&template.command);
-            if let Some(at) = template.sequence_at {
-                out[start + at..][..4].copy_from_slice(&sequence.to_be_bytes());
+            out.extend_from_slice(&template.bytes);
+            if self.is_marked {
+                out[start + template.body_at + SEQUENCE_AT.start..][..4]
+                    .copy_from_slice(&sequence.to_be_bytes());
             }
+            replies += template.replies;
         }
         self.next += jobs;
-        Round::Sent(jobs)
+        replies
     }
 
     /// Takes a reply.
     pub fn take(&mut self, event: &Event<'_>, gains: &mut Gains) -> Result<(), BenchError> {
-        let Event::Id(_) = event else {
-            return Err(event.refusal("ADDJOB"));
-        };
-        gains.added += 1;
+        match (self.target, event) {
+            (Target::RedisList, Event::Number(_)) => gains.added += 1,
+            (Target::RedisList, _) => return Err(event.refusal(Add::name(self.target))),
+            (_, Event::Id(_)) => gains.added += 1,
+            (Target::Beanstalkd, Event::Using) => {}
+            _ => return Err(event.refusal(Add::name(self.target))),
+        }
         Ok(())
-    }
-}
-
-impl Template {
-    fn new(plan: &Plan, producer: u32, queue: u32, options: &[String]) -> Self {
-        let mut body = plan.blank_body();
-        if plan.is_marked() {
-            body[PRODUCER_AT].copy_from_slice(&producer.to_be_bytes());
-        }
-        let mut command = Vec::new();
-        append_header(&mut command, b'*', 4 + options.len());
-        append_bulk(&mut command, b"ADDJOB");
-        append_bulk(&mut command, &plan.queue_name(queue));
-        append_bulk(&mut command, &body);
-        let body_at = command.len() - body.len() - 2;
-        append_bulk(&mut command, b"0");
-        for option in options {
-            append_bulk(&mut command, option.as_bytes());
-        }
-        Self {
-            command,
-            sequence_at: plan.is_marked().then_some(body_at + SEQUENCE_AT.start),
-        }
     }
 }
 
@@ -108,7 +103,11 @@ mod tests {
             jobs: 3,
             body_bytes: 13,
         };
-        let mut producer = Producer::new(&plan, 0, 2, &["RETRY".into(), "5".into()]);
+        let settings = AddSettings {
+            retry_s: Some(5),
+            ..AddSettings::default()
+        };
+        let mut producer = Producer::new(Target::Shardq, &plan, 0, 2, settings);
         let (mut first, mut second) = (Vec::new(), Vec::new());
         assert_eq!(producer.next_round(&mut first), Round::Sent(2));
         assert_eq!(producer.next_round(&mut second), Round::Sent(1));
@@ -135,7 +134,7 @@ mod tests {
             jobs: 1,
             body_bytes: 1,
         };
-        let mut producer = Producer::new(&plan, 0, 1, &[]);
+        let mut producer = Producer::new(Target::Shardq, &plan, 0, 1, AddSettings::default());
         let mut gains = Gains::default();
         let error = producer.take(&Event::Error(b"OOM full"), &mut gains).unwrap_err();
         assert_eq!(

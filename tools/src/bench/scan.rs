@@ -4,14 +4,21 @@
 //! and hands out slices of the input. It is resumable: the input holds any number of replies, the last one
 //! cut anywhere. The unit it waits for is one job, not a whole array of jobs, so what is scanned twice stays
 //! small. Everything it does not expect is an error, never a guess.
+//!
+//! Redis' replies differ from Disque's in two elements only: a bulk string is a job for a list and an ID for a
+//! stream, and an array of a stream holds streams, which hold their entries. What beanstalkd says is read in
+//! `lines`.
 
 use memchr::memchr;
+
+use super::lines;
+use super::target::Target;
 
 /// Longest line (ID, number, error text, length) a server may send.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
 /// Largest bulk string a server may send, the protocol's own limit.
-const BULK_BYTES_MAX: usize = 512 * 1024 * 1024;
+pub(super) const BULK_BYTES_MAX: usize = 512 * 1024 * 1024;
 
 /// Most digits of a length.
 const LENGTH_DIGITS_MAX: usize = 10;
@@ -25,9 +32,13 @@ pub enum Event<'a> {
     Number(i64),
     /// An empty or null array: no job.
     Nothing,
+    /// beanstalkd adds to another tube from here on.
+    Using,
     /// A job; `last` when the reply ends with it.
     Job {
-        /// Its ID.
+        /// The number of its queue, where the acknowledgement needs it (streams); else 0.
+        queue: u32,
+        /// Its ID; a Redis list knows a job by its body.
         id: &'a [u8],
         /// Its body.
         body: &'a [u8],
@@ -47,12 +58,27 @@ pub struct ScanError {
 }
 
 /// Where in a reply the scan stands.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Scanner {
+    target: Target,
     jobs_left: usize,
+    /// Streams of the reply that have not begun.
+    streams_left: usize,
+    /// Number of the stream whose entries come.
+    stream: u32,
 }
 
 impl Scanner {
+    /// A scanner of a target's replies.
+    pub fn new(target: Target) -> Self {
+        Self {
+            target,
+            jobs_left: 0,
+            streams_left: 0,
+            stream: 0,
+        }
+    }
+
     /// Reads the next event at the start of `input`: the event and the bytes it took, or `None` when it is
     /// cut off.
     ///
@@ -60,8 +86,17 @@ impl Scanner {
     /// them.
     pub fn next<'a>(&mut self, input: &'a [u8]) -> Result<Option<(Event<'a>, usize)>, ScanError> {
         let mut cursor = Cursor { input, position: 0 };
-        if self.jobs_left > 0 {
+        if self.target == Target::Beanstalkd {
+            return lines::next(cursor);
+        }
+        if self.jobs_left > 0 || self.streams_left > 0 {
             return self.job(cursor);
+        }
+        if input.first() == Some(&b'$')
+            && !matches!(self.target, Target::Shardq | Target::Disque)
+            && !input.starts_with(b"$-")
+        {
+            return self.bulk(cursor);
         }
         let Some(line) = cursor.line()? else {
             return Ok(None);
@@ -90,21 +125,92 @@ impl Scanner {
         cursor: Cursor<'a>,
         jobs: usize,
     ) -> Result<Option<(Event<'a>, usize)>, ScanError> {
-        self.jobs_left = jobs;
+        let left = if self.target == Target::RedisStream {
+            &mut self.streams_left
+        } else {
+            &mut self.jobs_left
+        };
+        *left = jobs;
         let result = self.job(cursor);
         if !matches!(result, Ok(Some(_))) {
-            self.jobs_left = 0;
+            (self.jobs_left, self.streams_left) = (0, 0);
         }
         result
     }
 
-    fn job<'a>(&mut self, mut cursor: Cursor<'a>) -> Result<Option<(Event<'a>, usize)>, ScanError> {
+    /// A bulk string that is a whole reply.
+    fn bulk<'a>(&self, mut cursor: Cursor<'a>) -> Result<Option<(Event<'a>, usize)>, ScanError> {
         let start = cursor.rest();
-        match cursor.header(b'*')? {
-            Some(3) => {}
-            Some(_) => return Err(unexpected("a job of queue, ID and body", start)),
-            None => return Ok(None),
+        let Some(bytes) = cursor.bulk()? else {
+            return Ok(None);
+        };
+        let event = match self.target {
+            Target::RedisList => Event::Job {
+                queue: 0,
+                id: bytes,
+                body: bytes,
+                last: true,
+            },
+            Target::RedisStream | Target::Echo => Event::Id(bytes),
+            _ => return Err(unexpected("an ID, a number or jobs", start)),
+        };
+        Ok(Some((event, cursor.position)))
+    }
+
+    fn job<'a>(&mut self, cursor: Cursor<'a>) -> Result<Option<(Event<'a>, usize)>, ScanError> {
+        match self.target {
+            Target::Shardq | Target::Disque => self.disque_job(cursor),
+            Target::RedisStream => self.entry(cursor),
+            _ => Err(unexpected("no array", cursor.rest())),
         }
+    }
+
+    /// An entry of a stream, with the stream's header in front of its first one.
+    fn entry<'a>(&mut self, mut cursor: Cursor<'a>) -> Result<Option<(Event<'a>, usize)>, ScanError> {
+        let (mut streams, mut entries, mut stream) = (self.streams_left, self.jobs_left, self.stream);
+        if entries == 0 {
+            let start = cursor.rest();
+            let Some(()) = cursor.array_of(2, "a stream of name and entries")? else {
+                return Ok(None);
+            };
+            let Some(name) = cursor.bulk()? else {
+                return Ok(None);
+            };
+            let Some(number) = cursor.header(b'*')? else {
+                return Ok(None);
+            };
+            if number == 0 {
+                return Err(unexpected("a stream with entries", start));
+            }
+            (streams, entries, stream) = (streams - 1, number, queue_number(name)?);
+        }
+        let Some(()) = cursor.array_of(2, "an entry of ID and fields")? else {
+            return Ok(None);
+        };
+        let Some(id) = cursor.bulk()? else { return Ok(None) };
+        let Some(()) = cursor.array_of(2, "one field")? else {
+            return Ok(None);
+        };
+        let Some(_field) = cursor.bulk()? else {
+            return Ok(None);
+        };
+        let Some(body) = cursor.bulk()? else {
+            return Ok(None);
+        };
+        (self.streams_left, self.jobs_left, self.stream) = (streams, entries - 1, stream);
+        let job = Event::Job {
+            queue: stream,
+            id,
+            body,
+            last: self.streams_left == 0 && self.jobs_left == 0,
+        };
+        Ok(Some((job, cursor.position)))
+    }
+
+    fn disque_job<'a>(&mut self, mut cursor: Cursor<'a>) -> Result<Option<(Event<'a>, usize)>, ScanError> {
+        let Some(()) = cursor.array_of(3, "a job of queue, ID and body")? else {
+            return Ok(None);
+        };
         let Some(_queue) = cursor.bulk()? else {
             return Ok(None);
         };
@@ -115,6 +221,7 @@ impl Scanner {
         self.jobs_left -= 1;
         Ok(Some((
             Event::Job {
+                queue: 0,
                 id,
                 body,
                 last: self.jobs_left == 0,
@@ -124,14 +231,33 @@ impl Scanner {
     }
 }
 
-struct Cursor<'a> {
+/// The number that a queue's name ends with.
+fn queue_number(name: &[u8]) -> Result<u32, ScanError> {
+    let digits = name.rsplit(|byte| *byte == b'-').next().unwrap_or_default();
+    let number = self::number(digits)?;
+    u32::try_from(number).map_err(|_| unexpected("a queue of the load", name))
+}
+
+/// A reader's place in bytes that may end anywhere.
+pub(super) struct Cursor<'a> {
     input: &'a [u8],
-    position: usize,
+    /// Bytes read.
+    pub(super) position: usize,
 }
 
 impl<'a> Cursor<'a> {
     fn rest(&self) -> &'a [u8] {
         &self.input[self.position..]
+    }
+
+    /// The header of an array of just so many elements, `None` if it is cut off.
+    fn array_of(&mut self, elements: usize, expected: &'static str) -> Result<Option<()>, ScanError> {
+        let start = self.rest();
+        match self.header(b'*')? {
+            Some(number) if number == elements => Ok(Some(())),
+            Some(_) => Err(unexpected(expected, start)),
+            None => Ok(None),
+        }
     }
 
     /// A line of `kind` and a length. These are most lines of a job and have a few bytes each: going digit by
@@ -162,7 +288,8 @@ impl<'a> Cursor<'a> {
         Ok(None)
     }
 
-    fn line(&mut self) -> Result<Option<&'a [u8]>, ScanError> {
+    /// A line without its end, `None` if it is cut off.
+    pub(super) fn line(&mut self) -> Result<Option<&'a [u8]>, ScanError> {
         let rest = self.rest();
         match memchr(b'\n', rest) {
             Some(end) if end > 0 && rest[end - 1] == b'\r' => {
@@ -183,6 +310,11 @@ impl<'a> Cursor<'a> {
         if length > BULK_BYTES_MAX {
             return Err(unexpected("a bulk string's length", start));
         }
+        self.bytes(length)
+    }
+
+    /// So many bytes and a line end, without the line end; `None` if they are cut off.
+    pub(super) fn bytes(&mut self, length: usize) -> Result<Option<&'a [u8]>, ScanError> {
         let rest = self.rest();
         if rest.len() < length + 2 {
             return Ok(None);
@@ -198,7 +330,8 @@ impl<'a> Cursor<'a> {
     }
 }
 
-fn number(text: &[u8]) -> Result<i64, ScanError> {
+/// A decimal number.
+pub(super) fn number(text: &[u8]) -> Result<i64, ScanError> {
     let (negative, digits) = match text.strip_prefix(b"-") {
         Some(digits) => (true, digits),
         None => (false, text),
@@ -212,7 +345,8 @@ fn number(text: &[u8]) -> Result<i64, ScanError> {
     Ok(if negative { -value } else { value })
 }
 
-fn unexpected(expected: &'static str, found: &[u8]) -> ScanError {
+/// The error for bytes that are not what was expected.
+pub(super) fn unexpected(expected: &'static str, found: &[u8]) -> ScanError {
     let shown = &found[..found.len().min(60)];
     ScanError {
         expected,
@@ -235,6 +369,7 @@ mod tests {
             format!(
                 "{:?}",
                 Event::Job {
+                    queue: 0,
                     id: b"D1",
                     body: b"a\r\nb",
                     last: false
@@ -243,6 +378,7 @@ mod tests {
             format!(
                 "{:?}",
                 Event::Job {
+                    queue: 0,
                     id: b"D2",
                     body: b"",
                     last: true
@@ -253,8 +389,8 @@ mod tests {
         ]
     }
 
-    fn scan(pieces: &[&[u8]]) -> Vec<String> {
-        let (mut scanner, mut input, mut events) = (Scanner::default(), Vec::new(), Vec::new());
+    fn scan(target: Target, pieces: &[&[u8]]) -> Vec<String> {
+        let (mut scanner, mut input, mut events) = (Scanner::new(target), Vec::new(), Vec::new());
         for piece in pieces {
             input.extend_from_slice(piece);
             while let Some((event, length)) = scanner.next(&input).unwrap() {
@@ -266,23 +402,104 @@ mod tests {
         events
     }
 
+    fn assert_scans(target: Target, replies: &[u8], expected: &[String]) {
+        assert_eq!(scan(target, &[replies]), expected);
+        for cut in 0..replies.len() {
+            let pieces = [&replies[..cut], &replies[cut..]];
+            assert_eq!(scan(target, &pieces), expected, "cut at {cut}");
+        }
+        let bytes: Vec<&[u8]> = replies.chunks(1).collect();
+        assert_eq!(scan(target, &bytes), expected);
+    }
+
+    fn job(queue: u32, id: &[u8], body: &[u8], last: bool) -> String {
+        let job = Event::Job {
+            queue,
+            id,
+            body,
+            last,
+        };
+        format!("{job:?}")
+    }
+
     #[test]
     fn replies_come_out_whole_however_they_are_cut() {
-        assert_eq!(scan(&[REPLIES]), expected());
-        for cut in 0..REPLIES.len() {
-            assert_eq!(
-                scan(&[&REPLIES[..cut], &REPLIES[cut..]]),
-                expected(),
-                "cut at {cut}"
+        assert_scans(Target::Shardq, REPLIES, &expected());
+    }
+
+    #[test]
+    fn a_list_gives_bodies() {
+        let expected = [
+            job(0, b"a\r\nb", b"a\r\nb", true),
+            format!("{:?}", Event::Nothing),
+            format!("{:?}", Event::Nothing),
+            format!("{:?}", Event::Number(3)),
+        ];
+        assert_scans(
+            Target::RedisList,
+            b"$4\r\na\r\nb\r\n$-1\r\n*-1\r\n:3\r\n",
+            &expected,
+        );
+    }
+
+    #[test]
+    fn streams_give_entries_with_the_number_of_their_queue() {
+        let replies = b"$3\r\n1-0\r\n*2\r\n*2\r\n$4\r\nq-12\r\n*2\r\n*2\r\n$3\r\n1-0\r\n*2\r\n$1\r\nb\r\n$1\r\nx\r\n\
+            *2\r\n$3\r\n1-1\r\n*2\r\n$1\r\nb\r\n$1\r\ny\r\n*2\r\n$3\r\nq-3\r\n*1\r\n*2\r\n$3\r\n2-0\r\n*2\r\n$1\r\nb\r\n$1\r\nz\r\n*-1\r\n";
+        let expected = [
+            format!("{:?}", Event::Id(b"1-0")),
+            job(12, b"1-0", b"x", false),
+            job(12, b"1-1", b"y", false),
+            job(3, b"2-0", b"z", true),
+            format!("{:?}", Event::Nothing),
+        ];
+        assert_scans(Target::RedisStream, replies, &expected);
+        let refused: [&[u8]; 4] = [
+            b"*1\r\n*3\r\n",
+            b"*1\r\n*2\r\n$3\r\nq-1\r\n*0\r\n",
+            b"*1\r\n*2\r\n$3\r\nq-1\r\n*1\r\n*3\r\n",
+            b"*1\r\n*2\r\n$3\r\nabc\r\n*1\r\n",
+        ];
+        for bytes in refused {
+            assert!(
+                Scanner::new(Target::RedisStream).next(bytes).is_err(),
+                "{bytes:?}"
             );
         }
-        let bytes: Vec<&[u8]> = REPLIES.chunks(1).collect();
-        assert_eq!(scan(&bytes), expected());
+    }
+
+    #[test]
+    fn beanstalkd_speaks_in_lines() {
+        let replies = b"USING q\r\nINSERTED 12\r\nRESERVED 7 4\r\na\r\nb\r\nTIMED_OUT\r\nDEADLINE_SOON\r\n\
+            DELETED\r\nNOT_FOUND\r\nBURIED 3\r\n";
+        let expected = [
+            format!("{:?}", Event::Using),
+            format!("{:?}", Event::Id(b"12")),
+            job(0, b"7", b"a\r\nb", true),
+            format!("{:?}", Event::Nothing),
+            format!("{:?}", Event::Nothing),
+            format!("{:?}", Event::Number(1)),
+            format!("{:?}", Event::Number(0)),
+            format!("{:?}", Event::Error(b"BURIED 3")),
+        ];
+        assert_scans(Target::Beanstalkd, replies, &expected);
+        let refused: [&[u8]; 4] = [
+            b"RESERVED 7\r\n",
+            b"RESERVED 7 -1\r\n",
+            b"RESERVED 7 1\r\nabc",
+            b"hello\n",
+        ];
+        for bytes in refused {
+            assert!(Scanner::new(Target::Beanstalkd).next(bytes).is_err(), "{bytes:?}");
+        }
     }
 
     #[test]
     fn resp3_null_is_nothing() {
-        assert_eq!(Scanner::default().next(b"_\r\n"), Ok(Some((Event::Nothing, 3))));
+        assert_eq!(
+            Scanner::new(Target::Disque).next(b"_\r\n"),
+            Ok(Some((Event::Nothing, 3)))
+        );
     }
 
     #[test]
@@ -303,13 +520,15 @@ mod tests {
         ];
         for bytes in refused {
             assert!(
-                Scanner::default().next(bytes).is_err(),
+                Scanner::new(Target::Disque).next(bytes).is_err(),
                 "{:?}",
                 String::from_utf8_lossy(bytes)
             );
         }
         assert!(
-            Scanner::default().next(&vec![b'+'; LINE_BYTES_MAX + 2]).is_err(),
+            Scanner::new(Target::Disque)
+                .next(&vec![b'+'; LINE_BYTES_MAX + 2])
+                .is_err(),
             "a line without end"
         );
     }

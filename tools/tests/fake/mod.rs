@@ -1,8 +1,11 @@
 //! A broker in a few lines, with faults to order: what the bench's checks are tested against.
 //!
-//! It speaks just ADDJOB, GETJOB, ACKJOB, FASTACK, QLEN and INFO, a thread per connection, all jobs behind
-//! one mutex. It reads requests with redis-protocol, so the bench's prebuilt bytes are checked by a parser
-//! that is not ours.
+//! It speaks just what the bench says to each of its targets (`resp` for Disque's protocol and for Redis, `lines`
+//! for beanstalkd), a thread per connection, all jobs behind one mutex. It reads requests with redis-protocol,
+//! so the bench's prebuilt bytes are checked by a parser that is not ours.
+
+mod lines;
+mod resp;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{Read, Write};
@@ -11,9 +14,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redis_protocol::resp2::decode::decode;
-use redis_protocol::resp2::types::OwnedFrame;
 use tools::address::Address;
+use tools::bench::target::Target;
 
 /// What goes wrong, at the job with the given number (counted from 0 in the order of arrival).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,15 +30,19 @@ pub enum Fault {
     Alter(usize),
     /// It is handed out, but its acknowledgement finds nothing.
     Forget(usize),
-    /// ADDJOB answers an error.
+    /// The command that adds it answers an error.
     Refuse(usize),
-    /// ADDJOB closes the connection.
+    /// The command that adds it closes the connection.
     Close(usize),
-    /// ADDJOB is never answered.
+    /// The command that adds it is never answered.
     Ignore(usize),
 }
 
+/// ID and body.
 type Job = (Vec<u8>, Vec<u8>);
+
+/// A job with its queue's name.
+type Found = (Vec<u8>, Job);
 
 #[derive(Default)]
 struct Jobs {
@@ -46,16 +52,44 @@ struct Jobs {
 }
 
 struct Broker {
+    target: Target,
     fault: Fault,
     jobs: Mutex<Jobs>,
     more: Condvar,
 }
 
-/// Starts a broker that lives as long as the test's process.
+/// What becomes of an attempt to add a job.
+enum Added {
+    Id(Vec<u8>),
+    Refused,
+    Closed,
+    Ignored,
+}
+
+/// What a request leads to.
+#[derive(PartialEq, Eq)]
+enum Next {
+    GoOn,
+    Close,
+}
+
+/// What one connection has said of itself.
+struct Session {
+    used_tube: Vec<u8>,
+    watched_tubes: Vec<Vec<u8>>,
+}
+
+/// Starts a broker of Disque's protocol that lives as long as the test's process.
 pub fn start(fault: Fault) -> Address {
+    start_as(Target::Shardq, fault)
+}
+
+/// The same for any target's protocol.
+pub fn start_as(target: Target, fault: Fault) -> Address {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let broker = Arc::new(Broker {
+        target,
         fault,
         jobs: Mutex::default(),
         more: Condvar::new(),
@@ -72,12 +106,28 @@ pub fn start(fault: Fault) -> Address {
 impl Broker {
     fn serve(&self, mut stream: TcpStream) {
         let (mut input, mut chunk) = (Vec::new(), vec![0; 64 * 1024]);
+        let mut session = Session {
+            used_tube: b"default".to_vec(),
+            watched_tubes: vec![b"default".to_vec()],
+        };
         loop {
             let (mut position, mut output) = (0, Vec::new());
-            while let Some((frame, length)) = decode(&input[position..]).expect("a valid request") {
-                position += length;
-                if !self.execute(&words(frame), &mut output, &mut stream) {
-                    return;
+            loop {
+                let rest = &input[position..];
+                let next = match self.target {
+                    Target::Beanstalkd => lines::request(rest).map(|(words, body, length)| {
+                        position += length;
+                        self.execute_line(&words, body, &mut session, &mut output, &mut stream)
+                    }),
+                    _ => resp::request(rest).map(|(words, length)| {
+                        position += length;
+                        self.execute(&words, &mut output, &mut stream)
+                    }),
+                };
+                match next {
+                    None => break,
+                    Some(Next::GoOn) => {}
+                    Some(Next::Close) => return,
                 }
             }
             input.drain(..position);
@@ -91,46 +141,22 @@ impl Broker {
         }
     }
 
-    /// False if the connection is to be closed. Replies before a GETJOB that waits leave first.
-    fn execute(&self, words: &[Vec<u8>], output: &mut Vec<u8>, stream: &mut TcpStream) -> bool {
-        match words[0].as_slice() {
-            b"ADDJOB" => return self.add(&words[1], &words[2], output),
-            b"GETJOB" => self.get(words, output, stream),
-            b"ACKJOB" | b"FASTACK" => {
-                let mut jobs = self.jobs.lock().unwrap();
-                let known = words[1..].iter().filter(|id| jobs.known.remove(*id)).count();
-                output.extend(format!(":{known}\r\n").bytes());
-            }
-            b"QLEN" => {
-                let jobs = self.jobs.lock().unwrap();
-                let length = jobs.queues.get(&words[1]).map_or(0, VecDeque::len);
-                output.extend(format!(":{length}\r\n").bytes());
-            }
-            b"INFO" => {
-                let text = format!("# Server\r\nprocess_id:{}\r\n", std::process::id());
-                output.extend(format!("${}\r\n{text}\r\n", text.len()).bytes());
-            }
-            other => {
-                output.extend(format!("-ERR unknown command {}\r\n", String::from_utf8_lossy(other)).bytes())
-            }
-        }
-        true
-    }
-
-    fn add(&self, queue: &[u8], body: &[u8], output: &mut Vec<u8>) -> bool {
+    fn add(&self, queue: &[u8], body: &[u8]) -> Added {
         let mut jobs = self.jobs.lock().unwrap();
         let number = jobs.added;
         jobs.added += 1;
-        let id = format!("D-00000000-{number:024}-05a1").into_bytes();
+        let id = match self.target {
+            Target::Beanstalkd => format!("{number}"),
+            Target::RedisStream => format!("{number}-0"),
+            _ => format!("D-00000000-{number:024}-05a1"),
+        };
+        let id = id.into_bytes();
         let mut body = body.to_vec();
         let mut copies = 1;
         match self.fault {
-            Fault::Refuse(at) if at == number => {
-                output.extend(b"-OOM no memory left\r\n");
-                return true;
-            }
-            Fault::Close(at) if at == number => return false,
-            Fault::Ignore(at) if at == number => return true,
+            Fault::Refuse(at) if at == number => return Added::Refused,
+            Fault::Close(at) if at == number => return Added::Closed,
+            Fault::Ignore(at) if at == number => return Added::Ignored,
             Fault::Lose(at) if at == number => copies = 0,
             Fault::Double(at) if at == number => copies = 2,
             Fault::Alter(at) if at == number => *body.last_mut().unwrap() ^= 1,
@@ -141,78 +167,66 @@ impl Broker {
         }
         let entries = jobs.queues.entry(queue.to_vec()).or_default();
         entries.extend((0..copies).map(|_| (id.clone(), body.clone())));
-        output.push(b'+');
-        output.extend(id);
-        output.extend(b"\r\n");
         self.more.notify_all();
-        true
+        Added::Id(id)
     }
 
-    fn get(&self, words: &[Vec<u8>], output: &mut Vec<u8>, stream: &mut TcpStream) {
-        let value = |name: &[u8]| {
-            let at = words.iter().position(|word| word == name)?;
-            std::str::from_utf8(&words[at + 1]).unwrap().parse::<u64>().ok()
-        };
-        let from = words.iter().position(|word| word == b"FROM").unwrap();
-        let count = value(b"COUNT").unwrap_or(1) as usize;
-        let deadline = Instant::now() + Duration::from_millis(value(b"TIMEOUT").unwrap_or(0));
+    /// Up to `count` jobs of the queues; waits for a first one. Replies before a fetch that waits leave first.
+    fn fetch(
+        &self,
+        queues: &[Vec<u8>],
+        count: usize,
+        wait: Duration,
+        output: &mut Vec<u8>,
+        stream: &mut TcpStream,
+    ) -> Vec<Found> {
+        let deadline = Instant::now() + wait;
         let mut jobs = self.jobs.lock().unwrap();
         loop {
-            let found = take(&mut jobs, &words[from + 1..], count);
+            let found = jobs.take(queues, count);
             let now = Instant::now();
             if !found.is_empty() || now >= deadline {
-                append_jobs(output, &found);
-                return;
+                return found;
             }
             stream.write_all(output).expect("the bench stays while it waits");
             output.clear();
             jobs = self.more.wait_timeout(jobs, deadline - now).unwrap().0;
         }
     }
-}
 
-/// Passes over the queues, one job of each in a pass, until there are enough.
-fn take(jobs: &mut Jobs, queues: &[Vec<u8>], count: usize) -> Vec<(Vec<u8>, Job)> {
-    let mut found = Vec::new();
-    loop {
-        let before = found.len();
-        for queue in queues {
-            let next = jobs
-                .queues
-                .get_mut(queue)
-                .filter(|_| found.len() < count)
-                .and_then(VecDeque::pop_front);
-            found.extend(next.map(|job| (queue.clone(), job)));
-        }
-        if found.len() == before {
-            return found;
-        }
+    /// How many of these jobs it knew; `forgets` if it knows them no more then.
+    fn acknowledge(&self, ids: &[Vec<u8>], forgets: bool) -> usize {
+        let mut jobs = self.jobs.lock().unwrap();
+        let mut is_known = |id: &&Vec<u8>| match forgets {
+            true => jobs.known.remove(*id),
+            false => jobs.known.contains(*id),
+        };
+        ids.iter().filter(|id| is_known(id)).count()
+    }
+
+    fn length(&self, queue: &[u8]) -> usize {
+        let jobs = self.jobs.lock().unwrap();
+        jobs.queues.get(queue).map_or(0, VecDeque::len)
     }
 }
 
-fn append_jobs(output: &mut Vec<u8>, found: &[(Vec<u8>, Job)]) {
-    if found.is_empty() {
-        output.extend(b"*-1\r\n");
-        return;
-    }
-    output.extend(format!("*{}\r\n", found.len()).bytes());
-    for (queue, (id, body)) in found {
-        output.extend(b"*3\r\n");
-        for bulk in [queue, id, body] {
-            output.extend(format!("${}\r\n", bulk.len()).bytes());
-            output.extend(bulk);
-            output.extend(b"\r\n");
+impl Jobs {
+    /// Passes over the queues, one job of each in a pass, until there are enough.
+    fn take(&mut self, queues: &[Vec<u8>], count: usize) -> Vec<Found> {
+        let mut found = Vec::new();
+        loop {
+            let before = found.len();
+            for queue in queues {
+                let next = self
+                    .queues
+                    .get_mut(queue)
+                    .filter(|_| found.len() < count)
+                    .and_then(VecDeque::pop_front);
+                found.extend(next.map(|job| (queue.clone(), job)));
+            }
+            if found.len() == before {
+                return found;
+            }
         }
     }
-}
-
-fn words(frame: OwnedFrame) -> Vec<Vec<u8>> {
-    let OwnedFrame::Array(frames) = frame else {
-        panic!("not an array: {frame:?}")
-    };
-    let word = |frame| match frame {
-        OwnedFrame::BulkString(bytes) => bytes,
-        other => panic!("not a bulk string: {other:?}"),
-    };
-    frames.into_iter().map(word).collect()
 }
