@@ -12,7 +12,7 @@ struct Line {
     options: Options,
 }
 
-fn run(server: &Server, words: &str) -> bench::Report {
+fn run(server: &Server, words: &str) -> bench::Document {
     let fixed = format!(
         "bench --host 127.0.0.1 --port {} --quiet --stall 60 ",
         server.port()
@@ -33,7 +33,7 @@ fn no_job_is_lost_or_doubled_under_the_bench() {
         ] {
             let report = run(&server, &format!("--jobs {jobs} {load}"));
             assert!(report.passed(), "{shards} shards, {load}:\n{}", report.to_table());
-            assert_eq!(report.phases.len(), 3);
+            assert_eq!(report.runs[0].phases.len(), 3);
             assert_eq!(
                 server.info("jobs", "registered_jobs"),
                 "0",

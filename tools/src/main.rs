@@ -20,7 +20,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Aof(aof::Options),
-    Bench(bench::Options),
+    Bench(Box<bench::Options>),
     Demo(demo::Options),
 }
 
@@ -49,20 +49,13 @@ fn run_aof(options: &aof::Options) -> ExitCode {
 }
 
 fn run_bench(options: &bench::Options) -> ExitCode {
-    match bench::run(options) {
-        Ok(report) => {
-            let text = if options.json {
-                report.to_json()
-            } else {
-                report.to_table()
-            };
-            println!("{}", text.trim_end());
-            if report.passed() {
-                ExitCode::SUCCESS
-            } else {
-                ExitCode::FAILURE
-            }
-        }
+    let result = bench::run(options).and_then(|document| {
+        document.write(options, &mut std::io::stdout().lock())?;
+        Ok(document.passed())
+    });
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("shardq-cli: {error}");
             ExitCode::FAILURE

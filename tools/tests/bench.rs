@@ -8,7 +8,7 @@ use clap::Parser;
 use fake::Fault;
 use std::process::{Command, Output};
 use tools::address::Address;
-use tools::bench::report::PhaseReport;
+use tools::bench::report::{Latency, PhaseReport};
 use tools::bench::target::Target;
 use tools::bench::{self, BenchError, Options, Report};
 
@@ -26,16 +26,23 @@ fn options(address: &Address, words: &str) -> Options {
     Line::parse_from((fixed + words).split_ascii_whitespace()).options
 }
 
-fn run(fault: Fault, words: &str) -> Result<Report, BenchError> {
-    bench::run(&options(&fake::start(fault), words))
+/// The report of the only run.
+fn run_at(address: &Address, words: &str) -> Result<Report, BenchError> {
+    let document = bench::run(&options(address, words))?;
+    assert_eq!(document.runs.len(), 1);
+    Ok(document.runs.into_iter().next().unwrap())
 }
 
-/// The targets but shardq, each with the loads that every shape of its protocol takes part in.
+fn run(fault: Fault, words: &str) -> Result<Report, BenchError> {
+    run_at(&fake::start(fault), words)
+}
+
+/// The targets but shardq.
 const OTHERS: [Target; 3] = [Target::RedisList, Target::RedisStream, Target::Beanstalkd];
 
 fn run_on(target: Target, fault: Fault, words: &str) -> Result<Report, BenchError> {
     let words = format!("--target {} {words}", target.name());
-    bench::run(&options(&fake::start_as(target, fault), &words))
+    run_at(&fake::start_as(target, fault), &words)
 }
 
 fn last(report: &Report) -> &PhaseReport {
@@ -58,7 +65,7 @@ fn every_shape_of_load_comes_through_whole() {
     for shape in shapes {
         let report = run(Fault::None, shape).unwrap();
         assert!(report.passed(), "{shape}: {}", report.to_table());
-        let names: Vec<&str> = report.phases.iter().map(|phase| phase.phase).collect();
+        let names: Vec<&str> = report.phases.iter().map(|phase| phase.phase.as_str()).collect();
         assert_eq!(names, ["add", "drain", "both"], "{shape}");
         for phase in &report.phases {
             assert_eq!(phase.jobs, phase.jobs_expected, "{shape}: {}", phase.phase);
@@ -153,17 +160,9 @@ fn figures_are_those_of_the_load() {
 fn a_drain_finds_what_an_add_left() {
     let address = fake::start(Fault::None);
     let words = "--jobs 100 --connections 2 --run 00c0ffee --phase";
-    assert!(
-        bench::run(&options(&address, &format!("{words} add")))
-            .unwrap()
-            .passed()
-    );
-    assert!(
-        bench::run(&options(&address, &format!("{words} drain")))
-            .unwrap()
-            .passed()
-    );
-    let again = bench::run(&options(&address, &format!("{words} drain"))).unwrap();
+    assert!(run_at(&address, &format!("{words} add")).unwrap().passed());
+    assert!(run_at(&address, &format!("{words} drain")).unwrap().passed());
+    let again = run_at(&address, &format!("{words} drain")).unwrap();
     let verdict = last(&again).verdict.as_ref().unwrap();
     assert!(last(&again).stalled && verdict.missing == 100 && !again.passed());
 }
@@ -239,6 +238,152 @@ fn an_unanswered_command_is_given_up() {
 }
 
 #[test]
+fn an_open_loop_sends_every_job_when_it_is_due() {
+    let words = "--rate 2000 --seconds 1 --connections 3 --threads 2";
+    for target in [
+        Target::Shardq,
+        Target::RedisList,
+        Target::RedisStream,
+        Target::Beanstalkd,
+    ] {
+        let report = run_on(target, Fault::None, words).unwrap();
+        assert!(report.passed(), "{target:?}: {}", report.to_table());
+        let phase = last(&report);
+        assert_eq!(
+            (phase.phase.as_str(), phase.jobs, report.phases.len()),
+            ("open", 2000, 1)
+        );
+        // The last job is due at 1999/2000 s; nothing can come before it.
+        assert!(phase.seconds >= 0.999, "{target:?}: {}", phase.seconds);
+        let open = phase.open.as_ref().unwrap();
+        for latency in [&open.sent, &open.answered, &open.delivered] {
+            assert_eq!(latency.as_ref().unwrap().rounds, 2000, "{target:?}");
+        }
+        let max_us = |latency: &Option<Latency>| latency.as_ref().unwrap().max_us;
+        assert!(max_us(&open.answered) > 0.0 && max_us(&open.delivered) > 0.0);
+        assert!(phase.add_round.is_none(), "an open loop has no rounds");
+    }
+}
+
+#[test]
+fn an_open_loop_finds_faults_too() {
+    let words = "--rate 1000 --seconds 1 --connections 2";
+    let report = run(Fault::Lose(500), words).unwrap();
+    assert_eq!(last(&report).verdict.as_ref().unwrap().missing, 1);
+    let report = run(Fault::Double(500), words).unwrap();
+    assert_eq!(last(&report).verdict.as_ref().unwrap().doubled, 1);
+    let report = run(Fault::Ignore(500), words).unwrap();
+    assert!(last(&report).stalled && !report.passed());
+}
+
+/// A server that answers late delays no job that is due, and every job tells of the wait.
+#[test]
+fn an_open_loop_omits_no_latency() {
+    let report = run(
+        Fault::Pause(100),
+        "--rate 1000 --seconds 1 --connections 1 --phase open",
+    )
+    .unwrap();
+    assert!(report.passed(), "{}", report.to_table());
+    let answered = last(&report).open.as_ref().unwrap().answered.as_ref().unwrap();
+    // The pause takes half of the second: jobs due in it wait for its end, so a quarter of all jobs waits
+    // half of it or longer. Rounds would have had one slow answer.
+    let pause_us = fake::PAUSE.as_micros() as f64;
+    let at = |quantile: f64| answered.curve.iter().find(|point| point.0 >= quantile).unwrap().1;
+    assert!(answered.max_us >= pause_us * 0.99, "{}", answered.max_us);
+    assert!(at(0.79) >= pause_us * 0.4, "{:?}", answered.curve);
+}
+
+#[test]
+fn an_echo_tells_what_the_bench_itself_takes() {
+    for words in ["--rate 500 --seconds 1", "--phase add --jobs 1000 --warm-up 100"] {
+        let words = format!("--target echo --connections 2 {words}");
+        let report = run_at(&Address::tcp("127.0.0.1", 0), &words).unwrap();
+        assert!(report.passed(), "{}", report.to_table());
+        assert!(last(&report).server.is_none() && last(&report).verdict.is_none());
+    }
+}
+
+#[test]
+fn runs_are_repeated_and_summed_up() {
+    let words = "--jobs 200 --connections 2 --repeat 3 --warm-up 50";
+    let document = bench::run(&options(&fake::start(Fault::None), words)).unwrap();
+    assert!(document.passed());
+    assert_eq!(document.runs.len(), 3);
+    let phases: Vec<&str> = document.summaries.iter().map(|it| it.phase.as_str()).collect();
+    assert_eq!(phases, ["add", "drain", "both"]);
+    for summary in &document.summaries {
+        let rate = summary.figures["jobs_per_second"];
+        assert!(summary.runs == 3 && rate.min <= rate.median && rate.median <= rate.max && rate.min > 0.0);
+    }
+}
+
+#[test]
+fn a_failed_run_is_the_last() {
+    let words = "--jobs 100 --connections 2 --repeat 3 --phase both";
+    let document = bench::run(&options(&fake::start(Fault::Double(150)), words)).unwrap();
+    assert_eq!((document.runs.len(), document.passed()), (2, false));
+    let error = bench::run(&options(
+        &fake::start(Fault::Double(5)),
+        &format!("{words} --warm-up 50"),
+    ));
+    assert!(matches!(error, Err(BenchError::WarmUp { .. })));
+}
+
+#[test]
+fn two_targets_run_in_turn() {
+    let (first, second) = (
+        fake::start(Fault::None),
+        fake::start_as(Target::Beanstalkd, Fault::None),
+    );
+    let Address::Tcp(_, port) = second else {
+        panic!("TCP")
+    };
+    let words = format!("--jobs 200 --connections 2 --phase both --repeat 2 --compare beanstalkd@{port}");
+    let document = bench::run(&options(&first, &words)).unwrap();
+    let labels: Vec<&str> = document.runs.iter().map(|run| run.label.as_str()).collect();
+    assert_eq!(labels, ["shardq", "beanstalkd", "shardq", "beanstalkd"]);
+    let rates = &document.comparisons[0];
+    assert_eq!((rates.figure.as_str(), rates.pairs.len()), ("jobs_per_second", 2));
+    for (ours, theirs, ratio) in &rates.pairs {
+        assert!((ours / theirs - ratio).abs() < 1e-9 && *ratio > 0.0);
+    }
+    let error = bench::run(&options(&first, &format!("{words} --replicate 2"))).unwrap_err();
+    assert!(
+        error.to_string().starts_with("beanstalkd has no copies"),
+        "{error}"
+    );
+}
+
+#[test]
+fn options_that_do_not_fit_together_are_refused() {
+    let address = fake::start(Fault::None);
+    for (words, reason) in [
+        ("--phase open", "the open phase needs --rate"),
+        ("--phase add --rate 5", "--rate goes with the open phase only"),
+        (
+            "--rate 5 --body 11",
+            "the open phase tells jobs apart: use --body 12 or more",
+        ),
+        (
+            "--phase drain --run 1 --repeat 2",
+            "what is drained is gone: leave out --repeat",
+        ),
+        (
+            "--phase none",
+            "nothing to run and nothing to report: use --report",
+        ),
+        (
+            "--target echo",
+            "echo has no jobs to fetch: use --phase add, or --rate",
+        ),
+    ] {
+        let error = bench::run(&options(&address, words)).unwrap_err();
+        assert_eq!(error.to_string(), reason);
+    }
+}
+
+#[test]
 fn sequence_numbers_that_do_not_fit_are_refused() {
     let error = run(Fault::None, "--jobs 5000000000 --connections 1").unwrap_err();
     assert!(matches!(error, BenchError::TooManyJobs));
@@ -269,8 +414,8 @@ fn the_binary_prints_a_table_or_json() {
     let output = shardq_cli(&address, "--json");
     assert!(output.status.success());
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(json["phases"][1]["verdict"]["missing"], 0);
-    assert_eq!(json["phases"][2]["jobs"], 200);
+    assert_eq!(json["runs"][0]["phases"][1]["verdict"]["missing"], 0);
+    assert_eq!(json["runs"][0]["phases"][2]["jobs"], 200);
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl Board {
 #[derive(Debug)]
 pub struct Watch<'a> {
     board: &'a Board,
-    label: &'static str,
+    label: String,
     jobs: u64,
     /// True if progress is counted in jobs received, else in jobs added.
     counts_received: bool,
@@ -93,7 +93,7 @@ pub struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     /// A watch over a load of `jobs` that starts now.
-    pub fn new(board: &'a Board, label: &'static str, jobs: u64, counts_received: bool) -> Self {
+    pub fn new(board: &'a Board, label: String, jobs: u64, counts_received: bool) -> Self {
         let now = Instant::now();
         Self {
             board,
@@ -136,7 +136,7 @@ impl<'a> Watch<'a> {
         };
         let rate = (jobs - self.printed_jobs) as f64 / elapsed.as_secs_f64();
         self.seconds += 1;
-        let (label, seconds, total) = (self.label, self.seconds, self.jobs);
+        let (label, seconds, total) = (&self.label, self.seconds, self.jobs);
         eprintln!("{label:<6} {seconds:>4} s  {jobs:>11} of {total} jobs  {rate:>11.0} jobs/s");
         (self.printed_at, self.printed_jobs) = (now, jobs);
     }
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn a_load_that_moves_is_not_stalled() {
         let board = Board::default();
-        let mut watch = Watch::new(&board, "add", 10, false).with_limits(Duration::from_secs(5), true);
+        let mut watch = Watch::new(&board, "add".into(), 10, false).with_limits(Duration::from_secs(5), true);
         let start = Instant::now();
         assert!(!watch.look(start + Duration::from_secs(4)));
         board.post(&Gains {

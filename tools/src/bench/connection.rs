@@ -16,6 +16,7 @@ use super::commands;
 use super::consumer::Consumer;
 use super::error::BenchError;
 use super::generator::Shift;
+use super::pace::Pace;
 use super::producer::Producer;
 use super::scan::{Event, Scanner};
 use super::target::Target;
@@ -111,8 +112,18 @@ impl Connection {
         self.state == State::Waiting
     }
 
-    /// Begins the next round: at the start, and after each pause.
+    /// Begins the next round: at the start, and after each pause. A producer in an open loop has no rounds: it
+    /// waits for its time instead.
     pub fn begin(&mut self, shift: &mut Shift<'_>, now: Instant) -> Result<State, BenchError> {
+        if shift.pace.is_some()
+            && let Role::Producer(producer) = &self.role
+        {
+            self.state = match producer.is_all_sent() && self.awaited == 0 {
+                true => State::Done,
+                false => State::Waiting,
+            };
+            return Ok(self.state);
+        }
         assert!(
             self.awaited == 0 && self.written == self.output.len(),
             "a round begins when the last is over"
@@ -136,6 +147,31 @@ impl Connection {
         Ok(self.state)
     }
 
+    /// In an open loop, sends a producer's jobs that are due, whatever is unanswered: when the next one is, in
+    /// nanoseconds since the start; `None` if there is none.
+    pub fn send_due(
+        &mut self,
+        shift: &mut Shift<'_>,
+        pace: &Pace,
+        now_ns: u64,
+    ) -> Result<Option<u64>, BenchError> {
+        let Role::Producer(producer) = &mut self.role else {
+            return Ok(None);
+        };
+        let next = producer.next_due_ns(pace);
+        if next.is_none_or(|due_ns| due_ns > now_ns) {
+            return Ok(next);
+        }
+        // What a slow server has not taken stays in front.
+        self.output.drain(..std::mem::take(&mut self.written));
+        let (sequences, replies) = producer.append_due(&mut self.output, pace, now_ns);
+        self.awaited += replies;
+        let next = producer.next_due_ns(pace);
+        shift.jobs_sent(producer.number(), sequences, now_ns);
+        self.write()?;
+        Ok(next)
+    }
+
     /// The socket may be read or written.
     pub fn ready(&mut self, shift: &mut Shift<'_>) -> Result<State, BenchError> {
         loop {
@@ -143,6 +179,7 @@ impl Connection {
             let Some(filled) = self.input.fill(&mut self.link)? else {
                 return Ok(self.state);
             };
+            shift.note_read();
             self.scan(shift)?;
             if self.awaited == 0 {
                 let now = Instant::now();
@@ -179,8 +216,24 @@ impl Connection {
                 });
             }
             let is_whole = match &mut self.role {
-                Role::Producer(producer) => producer.take(&event, &mut shift.gains).map(|()| true)?,
-                Role::Consumer(consumer) => consumer.take(&event, shift.ledger, &mut shift.gains)?,
+                Role::Producer(producer) => {
+                    let before = producer.answered();
+                    producer.take(&event, &mut shift.gains)?;
+                    if producer.answered() > before {
+                        shift.job_answered(producer.number(), before);
+                    }
+                    true
+                }
+                Role::Consumer(consumer) => {
+                    let before = shift.gains.received.fresh;
+                    let is_whole = consumer.take(&event, shift.ledger, &mut shift.gains)?;
+                    if let Event::Job { body, .. } = event
+                        && shift.gains.received.fresh > before
+                    {
+                        shift.job_delivered(body);
+                    }
+                    is_whole
+                }
             };
             self.awaited -= u32::from(is_whole);
             shift.gains.commands += u64::from(is_whole);

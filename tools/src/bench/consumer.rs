@@ -30,6 +30,9 @@ pub struct Habits {
     pub count: u32,
     /// True if a round's first fetch blocks when there is no job; else none does, and the consumer pauses.
     pub blocks: bool,
+    /// True in an open loop: every round has one fetch behind its acknowledgements, since most of a pipeline
+    /// would find nothing.
+    pub is_paced: bool,
     /// ACKJOB or FASTACK, for Disque's protocol.
     pub acknowledge: &'static str,
     /// Most IDs in one acknowledgement.
@@ -90,10 +93,10 @@ impl Consumer {
         if acks == 0 && std::mem::take(&mut self.is_starved) && !self.habits.blocks {
             return Round::Pause;
         }
-        let fetches = if is_finished {
-            0
-        } else {
-            self.habits.pipeline.saturating_sub(acks)
+        let fetches = match (is_finished, self.habits.is_paced) {
+            (true, _) => 0,
+            (false, true) => 1,
+            (false, false) => self.habits.pipeline.saturating_sub(acks),
         };
         self.append_fetches(out, fetches);
         Round::Sent(acks + fetches)
@@ -173,6 +176,7 @@ mod tests {
             pipeline,
             count: 2,
             blocks,
+            is_paced: false,
             acknowledge: "FASTACK",
             ack_ids_max,
         };
@@ -289,6 +293,7 @@ mod tests {
             pipeline: 4,
             count: 1,
             blocks: true,
+            is_paced: false,
             acknowledge: "ACKJOB",
             ack_ids_max: usize::MAX,
         };

@@ -1,6 +1,7 @@
 //! Why a bench could not run to its end. Jobs lost or doubled are no such error: they are a result.
 
 use std::io;
+use std::path::PathBuf;
 
 use super::scan::ScanError;
 use crate::address::Address;
@@ -12,6 +13,24 @@ pub enum BenchError {
     /// The options ask for what cannot be, or not on this target.
     #[error("{0}")]
     Options(String),
+    /// Jobs were lost or doubled before anything was measured.
+    #[error("the warm-up of {label} failed:\n{table}")]
+    WarmUp {
+        /// Name of the target.
+        label: String,
+        /// The table of its report.
+        table: String,
+    },
+    /// A file of a report could not be read or written.
+    #[error("cannot {verb} {path}: {source}")]
+    File {
+        /// What was to be done.
+        verb: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
     /// The control connection failed, most often because no server is there.
     #[error(transparent)]
     Control(#[from] ClientError),

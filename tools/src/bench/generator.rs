@@ -14,6 +14,8 @@ use super::board::{Board, Gains};
 use super::connection::{Connection, Role, State};
 use super::error::BenchError;
 use super::ledger::Ledger;
+use super::pace::{Alarm, OpenTimes, Pace};
+use super::plan::{self, PRODUCER_AT, SEQUENCE_AT};
 
 /// How long a consumer pauses that found nothing, and how often a thread looks at the board when nothing
 /// comes.
@@ -26,6 +28,14 @@ const EVENTS_PER_TURN: usize = 1024;
 /// Longest round the histograms tell apart: an hour, in nanoseconds.
 const ROUND_NS_MAX: u64 = 3_600_000_000_000;
 
+/// The alarm's place in the poll, behind all connections.
+const ALARM: Token = Token(usize::MAX);
+
+/// An empty histogram of durations in nanoseconds, to three digits.
+pub fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, ROUND_NS_MAX, 3).expect("valid bounds")
+}
+
 /// What the connections of a thread share.
 #[derive(Debug)]
 pub struct Shift<'a> {
@@ -33,6 +43,10 @@ pub struct Shift<'a> {
     pub ledger: &'a Ledger,
     /// What this turn achieved.
     pub gains: Gains,
+    /// When jobs are due, in an open loop.
+    pub pace: Option<Pace>,
+    /// When the last bytes were read: nanoseconds since the start of an open loop.
+    read_at_ns: u64,
     board: &'a Board,
     jobs: u64,
     outcome: Outcome,
@@ -47,6 +61,8 @@ pub struct Outcome {
     pub add_ns: Histogram<u64>,
     /// Durations of consumers' rounds, in nanoseconds.
     pub fetch_ns: Histogram<u64>,
+    /// Latencies of an open loop.
+    pub open: OpenTimes,
     /// When the last round that added or received or acknowledged a job ended.
     pub ended_at: Instant,
 }
@@ -54,11 +70,11 @@ pub struct Outcome {
 impl Outcome {
     /// An outcome without anything.
     pub fn new(started_at: Instant) -> Self {
-        let histogram = || Histogram::new_with_bounds(1, ROUND_NS_MAX, 3).expect("valid bounds");
         Self {
             gains: Gains::default(),
             add_ns: histogram(),
             fetch_ns: histogram(),
+            open: OpenTimes::default(),
             ended_at: started_at,
         }
     }
@@ -68,16 +84,25 @@ impl Outcome {
         self.gains.add(&other.gains);
         self.add_ns.add(&other.add_ns).expect("equal bounds");
         self.fetch_ns.add(&other.fetch_ns).expect("equal bounds");
+        self.open.add(&other.open);
         self.ended_at = self.ended_at.max(other.ended_at);
     }
 }
 
 impl<'a> Shift<'a> {
-    /// The shared part of a thread's work on a load of `jobs`.
-    pub fn new(board: &'a Board, ledger: &'a Ledger, jobs: u64, started_at: Instant) -> Self {
+    /// The shared part of a thread's work on a load of `jobs`; with a pace, an open loop.
+    pub fn new(
+        board: &'a Board,
+        ledger: &'a Ledger,
+        jobs: u64,
+        started_at: Instant,
+        pace: Option<Pace>,
+    ) -> Self {
         Self {
             ledger,
             gains: Gains::default(),
+            pace,
+            read_at_ns: 0,
             board,
             jobs,
             outcome: Outcome::new(started_at),
@@ -89,12 +114,49 @@ impl<'a> Shift<'a> {
         self.board.fresh() + self.gains.received.fresh >= self.jobs
     }
 
-    /// Enters a round's duration.
+    /// Enters a round's duration; an open loop has no rounds.
     pub fn round_ended(&mut self, role: &Role, began_at: Instant, now: Instant) {
+        if self.pace.is_some() {
+            return;
+        }
         let ns = u64::try_from((now - began_at).as_nanos()).unwrap_or(ROUND_NS_MAX);
         match role {
             Role::Producer(_) => self.outcome.add_ns.saturating_record(ns),
             Role::Consumer(_) => self.outcome.fetch_ns.saturating_record(ns),
+        }
+    }
+
+    /// Takes the time of what is read next.
+    pub fn note_read(&mut self) {
+        if let Some(pace) = &self.pace {
+            self.read_at_ns = pace.elapsed_ns(Instant::now()).unwrap_or(0);
+        }
+    }
+
+    /// Enters jobs that are sent now.
+    pub fn jobs_sent(&mut self, producer: u32, sequences: std::ops::Range<u32>, now_ns: u64) {
+        if let Some(pace) = &self.pace {
+            self.outcome.open.enter_sent(pace, producer, sequences, now_ns);
+        }
+    }
+
+    /// Enters a job whose answer was read.
+    pub fn job_answered(&mut self, producer: u32, sequence: u32) {
+        if let Some(pace) = &self.pace {
+            let times = &mut self.outcome.open;
+            times.enter_answered(pace, producer, sequence, self.read_at_ns);
+        }
+    }
+
+    /// Enters a body of this load that was read for the first time.
+    pub fn job_delivered(&mut self, body: &[u8]) {
+        if let Some(pace) = &self.pace {
+            let (producer, sequence) = (
+                plan::number_at(body, PRODUCER_AT),
+                plan::number_at(body, SEQUENCE_AT),
+            );
+            let times = &mut self.outcome.open;
+            times.enter_delivered(pace, producer, sequence, self.read_at_ns);
         }
     }
 
@@ -130,6 +192,10 @@ fn turn_until_done(connections: &mut [Connection], shift: &mut Shift<'_>) -> Res
         paused: Vec::new(),
         pause_ends_at: Instant::now(),
     };
+    let alarm = match shift.pace {
+        Some(_) => Some(Alarm::new(poll.registry(), ALARM)?),
+        None => None,
+    };
     for (number, connection) in connections.iter_mut().enumerate() {
         let interest = Interest::READABLE | Interest::WRITABLE;
         poll.registry()
@@ -138,14 +204,16 @@ fn turn_until_done(connections: &mut [Connection], shift: &mut Shift<'_>) -> Res
         crew.note(number, state);
     }
     while crew.working > 0 && !shift.board.is_stopped() {
-        wait(
-            &mut poll,
-            &mut events,
-            if crew.paused.is_empty() { IDLE } else { PAUSE },
-        )?;
+        let due_in = send_due(connections, shift)?;
+        if let (Some(alarm), Some(wait)) = (&alarm, due_in)
+            && !wait.is_zero()
+        {
+            alarm.set(wait)?;
+        }
+        wait(&mut poll, &mut events, crew.patience(due_in))?;
         for event in &events {
             let number = event.token().0;
-            if !connections[number].is_waiting() {
+            if event.token() == ALARM || !connections[number].is_waiting() {
                 continue;
             }
             let state = connections[number].ready(shift)?;
@@ -155,6 +223,22 @@ fn turn_until_done(connections: &mut [Connection], shift: &mut Shift<'_>) -> Res
         crew.wake(connections, shift)?;
     }
     Ok(())
+}
+
+/// In an open loop, sends what is due on each connection: how long until the next job is, `None` if all are
+/// sent.
+fn send_due(connections: &mut [Connection], shift: &mut Shift<'_>) -> Result<Option<Duration>, BenchError> {
+    let Some(pace) = shift.pace else { return Ok(None) };
+    let now = Instant::now();
+    let Some(now_ns) = pace.elapsed_ns(now) else {
+        return Ok(Some(pace.until_start(now)));
+    };
+    let mut next_ns = None;
+    for connection in connections {
+        let due_ns = connection.send_due(shift, &pace, now_ns)?;
+        next_ns = [next_ns, due_ns].into_iter().flatten().min();
+    }
+    Ok(next_ns.map(|next: u64| Duration::from_nanos(next.saturating_sub(now_ns))))
 }
 
 fn wait(poll: &mut Poll, events: &mut Events, timeout: Duration) -> Result<(), BenchError> {
@@ -182,6 +266,15 @@ impl Crew {
                 self.paused.push(number);
             }
             State::Done => self.working -= 1,
+        }
+    }
+
+    /// How long to wait for events. What is due later than now has the alarm to tell.
+    fn patience(&self, due_in: Option<Duration>) -> Duration {
+        match due_in {
+            Some(Duration::ZERO) => Duration::ZERO,
+            _ if self.paused.is_empty() => IDLE,
+            _ => PAUSE,
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::plan::{self, MARK_BYTES, PRODUCER_AT, Plan, SEQUENCE_AT};
 
@@ -164,7 +164,7 @@ impl Ledger {
 }
 
 /// What became of the jobs of a load.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Jobs that were added.
     pub expected: u64,

@@ -21,16 +21,21 @@ pub mod commands;
 pub mod connection;
 pub mod consumer;
 pub mod control;
+pub mod document;
+mod echo;
 pub mod error;
 pub mod generator;
 mod lines;
+pub mod pace;
 pub mod process;
 pub mod producer;
 pub mod report;
 pub mod scan;
+mod table;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+pub use document::Document;
 pub use error::BenchError;
 pub use options::Options;
 pub use report::Report;
@@ -42,61 +47,128 @@ use options::PhaseChoice;
 use phase::Phase;
 use plan::Plan;
 use report::{Load, PhaseReport};
+use target::Target;
 
-/// Runs the phases asked for, up to the first that fails.
-pub fn run(options: &Options) -> Result<Report, BenchError> {
-    let run = options.run.unwrap_or_else(run_from_clock);
-    let plan = Plan {
-        run,
-        producers: options.producers(),
-        consumers: options.consumers(),
-        queues: options.queues.get(),
-        jobs: options.jobs,
-        body_bytes: options.body,
-    };
-    if !plan.fits() {
-        return Err(BenchError::TooManyJobs);
-    }
-    if let Some(obstacle) = options.target.obstacle(options) {
+/// Runs what is asked for, up to the first run that fails.
+pub fn run(options: &Options) -> Result<Document, BenchError> {
+    let mut sides = vec![options.clone()];
+    sides.extend(options.for_compared());
+    if let Some(obstacle) = sides.iter().find_map(Options::obstacle) {
         return Err(BenchError::Options(obstacle));
+    }
+    for side in &mut sides {
+        if side.target == Target::Echo {
+            (side.host, side.port) = ("127.0.0.1".into(), Some(echo::start()?));
+        }
     }
     // The thread that watches shares the generator's CPUs, so that it never takes time from the server's.
     phase::pin(options, 0)?;
     raise_file_limit();
+    let first = options.run.unwrap_or_else(run_from_clock);
+    // Every load has a number of its own.
+    let mut numbers = (0..).map(|load| first.wrapping_add(load));
+    let mut runs = Vec::new();
+    if options.phase() != PhaseChoice::None {
+        warm_up(&sides, first)?;
+        for turn in 1..=options.repeat.get() {
+            for side in &sides {
+                let title = match sides.len() as u32 * options.repeat.get() {
+                    1 => String::new(),
+                    _ => format!("{} {turn}/{}: ", side.label(), options.repeat),
+                };
+                runs.push(run_once(side, &title, &mut numbers)?);
+                if !runs.last().is_some_and(Report::passed) {
+                    return Ok(Document::new(runs));
+                }
+            }
+        }
+    }
+    Ok(Document::new(runs))
+}
+
+/// Puts a load on each target that no report tells of, but whose jobs are checked like all others.
+fn warm_up(sides: &[Options], first: u32) -> Result<(), BenchError> {
+    for side in sides.iter().filter(|side| side.warm_up > 0) {
+        let phase = match side.target {
+            Target::Echo => PhaseChoice::Add,
+            _ => PhaseChoice::Both,
+        };
+        let options = Options {
+            phase: Some(phase),
+            rate: None,
+            jobs: side.warm_up,
+            ..side.clone()
+        };
+        // Far from the numbers of all measured loads.
+        let mut numbers = std::iter::once(first ^ (1 << 31));
+        let report = run_once(&options, &format!("{} warm-up: ", side.label()), &mut numbers)?;
+        if !report.passed() {
+            return Err(BenchError::WarmUp {
+                label: side.label().to_owned(),
+                table: report.to_table(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Runs the phases on one target, up to the first that fails. `numbers` are those of its loads.
+fn run_once(
+    options: &Options,
+    title: &str,
+    numbers: &mut impl Iterator<Item = u32>,
+) -> Result<Report, BenchError> {
+    let mut plan = plan(options);
+    if !plan.fits() {
+        return Err(BenchError::TooManyJobs);
+    }
     let mut control = Control::connect(&options.endpoint(), phase::CONNECT_TIMEOUT)?;
     let mut servers = Vec::new();
     for endpoint in options.measured() {
         servers.extend(Control::connect(&endpoint, phase::CONNECT_TIMEOUT)?.process()?);
     }
-    let mut report = Report {
-        address: options.address().to_string(),
-        run: format!("{run:08x}"),
-        load: load(options),
-        phases: vec![],
-    };
-    for (phase, load) in phases(options.phase) {
-        let plan = Plan {
-            run: run.wrapping_add(load),
-            ..plan.clone()
-        };
-        report
-            .phases
-            .push(phase::run(options, &plan, phase, &mut control, &servers)?);
-        if !report.phases.last().is_some_and(PhaseReport::passed) {
+    let mut phases: Vec<PhaseReport> = Vec::new();
+    let mut first = None;
+    for phase in phases_of(options) {
+        // A drain gets what the add before it left; other phases make jobs of their own.
+        if phase != Phase::Drain || phases.is_empty() {
+            plan.run = numbers.next().expect("numbers do not end before the phases");
+        }
+        first = first.or(Some(plan.run));
+        phases.push(phase::run(options, &plan, phase, title, &mut control, &servers)?);
+        if !phases.last().is_some_and(PhaseReport::passed) {
             break;
         }
     }
-    Ok(report)
+    Ok(Report {
+        label: options.label().to_owned(),
+        target: options.target,
+        address: options.address().to_string(),
+        run: format!("{:08x}", first.unwrap_or_default()),
+        load: Load::of(options),
+        phases,
+    })
 }
 
-/// Phases in their order, each with the number of its load: a drain gets what the add before it left, other
-/// phases make jobs of their own.
-fn phases(choice: PhaseChoice) -> Vec<(Phase, u32)> {
-    match choice {
-        PhaseChoice::Add => vec![(Phase::Add, 0)],
-        PhaseChoice::Drain => vec![(Phase::Drain, 0)],
-        PhaseChoice::Both => vec![(Phase::Both, 0)],
-        PhaseChoice::All => vec![(Phase::Add, 0), (Phase::Drain, 0), (Phase::Both, 1)],
+fn plan(options: &Options) -> Plan {
+    Plan {
+        run: 0,
+        producers: options.producers(),
+        consumers: options.consumers(),
+        queues: options.queues.get(),
+        jobs: options.jobs(),
+        body_bytes: options.body,
+    }
+}
+
+fn phases_of(options: &Options) -> Vec<Phase> {
+    match options.phase() {
+        PhaseChoice::Add => vec![Phase::Add],
+        PhaseChoice::Drain => vec![Phase::Drain],
+        PhaseChoice::Both => vec![Phase::Both],
+        PhaseChoice::Open => vec![Phase::Open],
+        PhaseChoice::All => vec![Phase::Add, Phase::Drain, Phase::Both],
+        PhaseChoice::None => vec![],
     }
 }
 
@@ -118,17 +190,4 @@ fn raise_file_limit() {
             ..limit
         },
     );
-}
-
-fn load(options: &Options) -> Load {
-    Load {
-        producers: options.producers(),
-        consumers: options.consumers(),
-        queues: options.queues.get(),
-        body_bytes: options.body,
-        pipeline: options.pipeline.get(),
-        count: options.count.get(),
-        acknowledge: options.ack.command(),
-        threads: options.threads.get(),
-    }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::commands::AddSettings;
+use super::plan::MARK_BYTES;
 use super::target::{Endpoint, Target};
 use crate::address::Address;
 
@@ -33,12 +34,31 @@ pub struct Options {
     /// Unix socket of the server, instead of host and port
     #[arg(long, value_name = "PATH")]
     pub unix: Option<PathBuf>,
-    /// What to run: all is add, then drain, then both at once with new jobs
-    #[arg(long, value_enum, default_value_t = PhaseChoice::All)]
-    pub phase: PhaseChoice,
+    /// What to run; without it, open with --rate, else all
+    #[arg(long, value_enum)]
+    pub phase: Option<PhaseChoice>,
     /// Number of jobs in each phase
     #[arg(long, default_value_t = 1_000_000)]
     pub jobs: u64,
+    /// Jobs a second of all producers together, each sent when it is due whatever is unanswered (open loop)
+    #[arg(long, value_name = "JOBS_PER_S")]
+    pub rate: Option<NonZeroU32>,
+    /// How long --rate goes on, instead of --jobs
+    #[arg(long, default_value = "10", value_name = "SECONDS")]
+    pub seconds: NonZeroU32,
+    /// Jobs added, fetched and acknowledged before the first measured run
+    #[arg(long, default_value_t = 0, value_name = "JOBS")]
+    pub warm_up: u64,
+    /// Runs of all phases; their median, lowest and highest figures are told
+    #[arg(long, default_value = "1", value_name = "N")]
+    pub repeat: NonZeroU32,
+    /// Second target, which every run is followed by a run on, for ratios pair by pair: TARGET, TARGET@PORT,
+    /// TARGET@HOST:PORT or TARGET@/PATH
+    #[arg(long, value_parser = Endpoint::parse, value_name = "TARGET", conflicts_with = "run")]
+    pub compare: Option<Endpoint>,
+    /// Name of the target in reports; without it, that of its kind
+    #[arg(long)]
+    pub label: Option<String>,
     /// Connections of each kind, where --producers or --consumers does not say otherwise
     #[arg(long, default_value = "50")]
     pub connections: NonZeroU32,
@@ -93,9 +113,15 @@ pub struct Options {
     /// Give up when nothing moves for so long
     #[arg(long, default_value = "10", value_name = "SECONDS")]
     pub stall: NonZeroU32,
-    /// Print the result as JSON
-    #[arg(long)]
-    pub json: bool,
+    /// Print the result as JSON instead of a table, or write it to a file besides
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    pub json: Option<PathBuf>,
+    /// Write a page with plots, which needs no other file
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Results of earlier runs (files of --json) to plot beside this one
+    #[arg(long, value_name = "FILE", num_args = 1.., requires = "report")]
+    pub overlay: Vec<PathBuf>,
     /// Print no progress
     #[arg(long)]
     pub quiet: bool,
@@ -110,8 +136,12 @@ pub enum PhaseChoice {
     Drain,
     /// Producers and consumers at once.
     Both,
-    /// Add, drain, then both.
+    /// Add, then drain, then both with new jobs.
     All,
+    /// Producers at a fixed rate (--rate) and consumers at once.
+    Open,
+    /// Nothing: only --report about --overlay.
+    None,
 }
 
 /// The command that acknowledges.
@@ -144,6 +174,68 @@ impl Options {
             Some(path) => Address::unix(path),
             None => Address::tcp(&self.host, self.port()),
         }
+    }
+
+    /// Which phases run.
+    pub fn phase(&self) -> PhaseChoice {
+        self.phase.unwrap_or(match self.rate {
+            Some(_) => PhaseChoice::Open,
+            None => PhaseChoice::All,
+        })
+    }
+
+    /// Jobs of a phase.
+    pub fn jobs(&self) -> u64 {
+        match (self.phase(), self.rate) {
+            (PhaseChoice::Open, Some(rate)) => u64::from(rate.get()) * u64::from(self.seconds.get()),
+            _ => self.jobs,
+        }
+    }
+
+    /// Name of the target in reports.
+    pub fn label(&self) -> &str {
+        self.label.as_deref().unwrap_or(self.target.name())
+    }
+
+    /// These options for the target they are compared with.
+    pub fn for_compared(&self) -> Option<Self> {
+        let Endpoint { target, address } = self.compare.clone()?;
+        let mut options = Self {
+            target,
+            unix: None,
+            label: None,
+            consumer_port: None,
+            nodes: vec![],
+            ..self.clone()
+        };
+        match address {
+            Address::Tcp(host, port) => (options.host, options.port) = (host, Some(port)),
+            Address::Unix(path) => options.unix = Some(path),
+        }
+        if options.label() == self.label() {
+            options.label = Some(options.endpoint().to_string());
+        }
+        Some(options)
+    }
+
+    /// Why these options make no sense, `None` if they do.
+    pub fn obstacle(&self) -> Option<String> {
+        let is_open = self.phase() == PhaseChoice::Open;
+        let wrong = match () {
+            () if is_open && self.rate.is_none() => "the open phase needs --rate",
+            () if !is_open && self.rate.is_some() => "--rate goes with the open phase only",
+            () if is_open && self.body < MARK_BYTES => {
+                "the open phase tells jobs apart: use --body 12 or more"
+            }
+            () if self.phase() == PhaseChoice::Drain && self.repeat.get() > 1 => {
+                "what is drained is gone: leave out --repeat"
+            }
+            () if self.phase() == PhaseChoice::None && self.report.is_none() => {
+                "nothing to run and nothing to report: use --report"
+            }
+            () => return self.target.obstacle(self),
+        };
+        Some(wrong.to_owned())
     }
 
     /// What the server is, and where.
@@ -202,9 +294,9 @@ impl Options {
         self.consumers.unwrap_or(self.connections).get()
     }
 
-    /// How long nothing may move.
+    /// How long nothing may move; jobs that are delayed do not.
     pub fn stall(&self) -> Duration {
-        Duration::from_secs(self.stall.get().into())
+        Duration::from_secs(u64::from(self.stall.get()) + u64::from(self.delay))
     }
 }
 

@@ -16,14 +16,19 @@ use super::error::BenchError;
 use super::generator::{self, Outcome, Shift};
 use super::ledger::Ledger;
 use super::options::Options;
+use super::pace::Pace;
 use super::plan::Plan;
 use super::process::Process;
 use super::producer::Producer;
-use super::report::{Latency, PhaseReport, ServerUse};
+use super::report::{Latency, OpenReport, PhaseReport, ServerUse};
+use super::target::Target;
 use crate::address::Socket;
 
 /// How long a connection may take to come about, and the control connection's patience.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time between the decision to start an open loop and its first job: threads start in it.
+const LEAD: Duration = Duration::from_millis(50);
 
 /// How often the board is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -37,6 +42,8 @@ pub enum Phase {
     Drain,
     /// Producers and consumers at once.
     Both,
+    /// The same in an open loop: producers at a fixed rate.
+    Open,
 }
 
 impl Phase {
@@ -46,6 +53,7 @@ impl Phase {
             Self::Add => "add",
             Self::Drain => "drain",
             Self::Both => "both",
+            Self::Open => "open",
         }
     }
 
@@ -53,20 +61,23 @@ impl Phase {
         self != Self::Drain
     }
 
-    fn fetches(self) -> bool {
-        self != Self::Add
+    fn fetches(self, target: Target) -> bool {
+        self != Self::Add && target != Target::Echo
     }
 }
 
-/// Runs a phase. `servers` are the processes of the nodes, where they can be watched.
+/// Runs a phase, whose progress stands behind `title`. `servers` are the processes of the nodes, where they can
+/// be watched.
 pub fn run(
     options: &Options,
     plan: &Plan,
     phase: Phase,
+    title: &str,
     control: &mut Control,
     servers: &[Process],
 ) -> Result<PhaseReport, BenchError> {
-    if phase.fetches() {
+    let fetches = phase.fetches(options.target);
+    if fetches {
         control.prepare(plan)?;
     }
     let crews = open_connections(options, plan, phase)?;
@@ -74,14 +85,21 @@ pub fn run(
     let board = Board::default();
     let usage = || Process::usage_of(servers);
     let (generator_before, server_before) = (Process::own().usage()?, usage()?);
-    let started_at = Instant::now();
-    let label = phase.name();
-    let mut watch =
-        Watch::new(&board, label, plan.jobs, phase.fetches()).with_limits(options.stall(), options.quiet);
-    let (outcome, stalled) = run_threads(options, plan, crews, &board, &ledger, &mut watch)?;
+    let pace = pace(options, plan, phase);
+    let started_at = pace.map_or_else(Instant::now, |pace| pace.started_at());
+    let label = format!("{title}{}", phase.name());
+    let mut watch = Watch::new(&board, label, plan.jobs, fetches).with_limits(options.stall(), options.quiet);
+    let load = SharedLoad {
+        plan,
+        board: &board,
+        ledger: &ledger,
+        started_at,
+        pace,
+    };
+    let (outcome, stalled) = run_threads(options, crews, &load, &mut watch)?;
     let (generator_after, server_after) = (Process::own().usage()?, usage()?);
 
-    let jobs = if phase.fetches() {
+    let jobs = if fetches {
         outcome.gains.received.fresh
     } else {
         outcome.gains.added
@@ -94,7 +112,7 @@ pub fn run(
             0.0
         }
     };
-    let verdict = match phase.fetches() {
+    let verdict = match fetches {
         true => {
             let left = control.jobs_left(plan)?;
             if left == 0 {
@@ -105,7 +123,7 @@ pub fn run(
         false => None,
     };
     Ok(PhaseReport {
-        phase: label,
+        phase: phase.name().to_owned(),
         jobs,
         jobs_expected: plan.jobs,
         commands: outcome.gains.commands,
@@ -119,6 +137,7 @@ pub fn run(
             .map(|(before, after)| ServerUse::between(&before, &after, jobs, phase == Phase::Add)),
         add_round: Latency::of(&outcome.add_ns),
         fetch_round: Latency::of(&outcome.fetch_ns),
+        open: pace.map(|_| OpenReport::of(&outcome.open)),
         verdict,
     })
 }
@@ -137,7 +156,7 @@ fn open_connections(
             |number| Role::Producer(Producer::new(options.target, plan, number, pipeline, settings));
         roles.extend((0..plan.producers).map(producer));
     }
-    if phase.fetches() {
+    if phase.fetches(options.target) {
         let habits = habits(options, phase);
         roles.extend((0..plan.consumers).map(|number| Role::Consumer(Consumer::new(plan, number, habits))));
     }
@@ -183,37 +202,62 @@ fn habits(options: &Options, phase: Phase) -> Habits {
         target: options.target,
         pipeline: options.pipeline.get(),
         count: options.count.get(),
-        blocks: phase == Phase::Both,
+        blocks: phase != Phase::Drain,
+        is_paced: phase == Phase::Open,
         acknowledge: options.ack.command(),
         ack_ids_max: options.ack_ids.map_or(usize::MAX, |ids| ids.get() as usize),
     }
+}
+
+/// When jobs are due, where they have a time.
+fn pace(options: &Options, plan: &Plan, phase: Phase) -> Option<Pace> {
+    let rate = options.rate.filter(|_| phase == Phase::Open)?;
+    let delay = Duration::from_secs(options.delay.into());
+    Some(Pace::new(
+        Instant::now() + LEAD,
+        rate.get().into(),
+        plan.producers,
+        delay,
+    ))
+}
+
+/// What all threads of a load look at.
+struct SharedLoad<'a> {
+    plan: &'a Plan,
+    board: &'a Board,
+    ledger: &'a Ledger,
+    started_at: Instant,
+    pace: Option<Pace>,
 }
 
 /// Runs the generator's threads to their end: their outcome, and whether they were stopped because nothing
 /// moved.
 fn run_threads(
     options: &Options,
-    plan: &Plan,
     crews: Vec<Vec<Connection>>,
-    board: &Board,
-    ledger: &Ledger,
+    load: &SharedLoad<'_>,
     watch: &mut Watch<'_>,
 ) -> Result<(Outcome, bool), BenchError> {
-    let started_at = Instant::now();
     let (sender, receiver) = mpsc::channel();
     let mut left = crews.len();
     std::thread::scope(|scope| {
         for (number, crew) in crews.into_iter().enumerate() {
             let sender = sender.clone();
             scope.spawn(move || {
-                let shift = Shift::new(board, ledger, plan.jobs, started_at);
+                let shift = Shift::new(
+                    load.board,
+                    load.ledger,
+                    load.plan.jobs,
+                    load.started_at,
+                    load.pace,
+                );
                 let result = pin(options, number).and_then(|()| generator::drive(crew, shift));
                 // The receiver waits for every thread, and outlives them.
                 sender.send(result).expect("the receiver is there");
             });
         }
         drop(sender);
-        let mut sum = Ok(Outcome::new(started_at));
+        let mut sum = Ok(Outcome::new(load.started_at));
         let mut stalled = false;
         while left > 0 {
             match receiver.recv_timeout(LOOK_EVERY) {
@@ -223,7 +267,7 @@ fn run_threads(
                 }
                 Err(RecvTimeoutError::Timeout) if watch.look(Instant::now()) => {
                     stalled = true;
-                    board.stop();
+                    load.board.stop();
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 // A thread panicked; the end of the scope passes that on.

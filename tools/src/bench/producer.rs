@@ -3,10 +3,13 @@
 //! The whole command is prebuilt per queue, with the producer's number in it; a round copies it as often as
 //! it has jobs and writes the sequence number into each copy.
 
+use std::ops::Range;
+
 use super::board::Gains;
 use super::commands::{Add, AddSettings};
 use super::connection::Round;
 use super::error::BenchError;
+use super::pace::Pace;
 use super::plan::{PRODUCER_AT, Plan, SEQUENCE_AT};
 use super::scan::Event;
 use super::target::Target;
@@ -19,8 +22,10 @@ pub struct Producer {
     /// The queue it adds to, if that is always the same one.
     only_queue: Option<Vec<u8>>,
     is_marked: bool,
+    number: u32,
     jobs: u32,
     next: u32,
+    answered: u32,
     pipeline: u32,
 }
 
@@ -39,8 +44,10 @@ impl Producer {
             templates: queues.iter().map(template).collect(),
             only_queue: is_only.then(|| plan.queue_name(queues[0])),
             is_marked: plan.is_marked(),
+            number,
             jobs: plan.jobs_of(number),
             next: 0,
+            answered: 0,
             pipeline,
         }
     }
@@ -57,6 +64,34 @@ impl Producer {
             return Round::Done;
         }
         Round::Sent(self.append_jobs(out, jobs))
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Jobs whose answer came; answers come in the order of the jobs.
+    pub fn answered(&self) -> u32 {
+        self.answered
+    }
+
+    /// True if every job was sent.
+    pub fn is_all_sent(&self) -> bool {
+        self.next == self.jobs
+    }
+
+    /// When its next job is due, in nanoseconds since the start; `None` if all are sent.
+    pub fn next_due_ns(&self, pace: &Pace) -> Option<u64> {
+        (!self.is_all_sent()).then(|| pace.due_ns(self.number, self.next))
+    }
+
+    /// Appends the jobs that are due: their sequence numbers, and the replies they make.
+    pub fn append_due(&mut self, out: &mut Vec<u8>, pace: &Pace, now_ns: u64) -> (Range<u32>, u32) {
+        let due = pace.due_by(self.number, now_ns).min(self.jobs.into()) as u32;
+        let first = self.next;
+        let replies = self.append_jobs(out, due.saturating_sub(first));
+        (first..self.next, replies)
     }
 
     /// Appends the next jobs: the replies they make.
@@ -78,13 +113,15 @@ impl Producer {
 
     /// Takes a reply.
     pub fn take(&mut self, event: &Event<'_>, gains: &mut Gains) -> Result<(), BenchError> {
-        match (self.target, event) {
-            (Target::RedisList, Event::Number(_)) => gains.added += 1,
+        let is_added = match (self.target, event) {
+            (Target::RedisList, Event::Number(_)) => true,
             (Target::RedisList, _) => return Err(event.refusal(Add::name(self.target))),
-            (_, Event::Id(_)) => gains.added += 1,
-            (Target::Beanstalkd, Event::Using) => {}
+            (_, Event::Id(_)) => true,
+            (Target::Beanstalkd, Event::Using) => false,
             _ => return Err(event.refusal(Add::name(self.target))),
-        }
+        };
+        gains.added += u64::from(is_added);
+        self.answered += u32::from(is_added);
         Ok(())
     }
 }

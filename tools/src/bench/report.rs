@@ -1,18 +1,24 @@
-//! What a bench found: numbers for machines (`--json`) and a table for people, from the same values.
+//! What one run found: numbers for machines (`--json`) and a table for people, from the same values.
 //!
-//! Field names carry their units; they are what scripts read, so they stay as they are.
-
-use std::fmt::Write;
+//! Field names carry their units; they are what scripts read, so they stay as they are. Several runs together
+//! are a `document`.
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::ledger::Verdict;
+use super::options::Options;
+use super::pace::OpenTimes;
 use super::process::Usage;
+use super::target::Target;
 
 /// A whole run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
+    /// Name of the target in reports.
+    pub label: String,
+    /// The kind of server.
+    pub target: Target,
     /// The server's address.
     pub address: String,
     /// Number of the run, as `--run` takes it.
@@ -24,7 +30,7 @@ pub struct Report {
 }
 
 /// The settings that make figures comparable.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Load {
     /// Connections that add.
     pub producers: u32,
@@ -38,17 +44,48 @@ pub struct Load {
     pub pipeline: u32,
     /// COUNT of GETJOB.
     pub count: u32,
-    /// The acknowledging command.
-    pub acknowledge: &'static str,
+    /// The acknowledging command of Disque's protocol.
+    pub acknowledge: String,
+    /// Seconds until a job may be fetched.
+    pub delay_seconds: u32,
+    /// Time until a job is given out again, if it was asked for.
+    pub retry_seconds: Option<u64>,
+    /// Copies, if they were asked for.
+    pub replicate: Option<u32>,
+    /// Jobs a second of the open phase.
+    pub rate: Option<u32>,
     /// Generator threads.
     pub threads: u32,
+    /// CPUs the generator was pinned to.
+    pub cpus: Option<Vec<usize>>,
+}
+
+impl Load {
+    /// The load that options ask for.
+    pub fn of(options: &Options) -> Self {
+        Self {
+            producers: options.producers(),
+            consumers: options.consumers(),
+            queues: options.queues.get(),
+            body_bytes: options.body,
+            pipeline: options.pipeline.get(),
+            count: options.count.get(),
+            acknowledge: options.ack.command().to_owned(),
+            delay_seconds: options.delay,
+            retry_seconds: options.retry,
+            replicate: options.replicate.map(|copies| copies.get()),
+            rate: options.rate.map(|rate| rate.get()),
+            threads: options.threads.get(),
+            cpus: options.cpu.as_ref().map(|cpus| cpus.0.clone()),
+        }
+    }
 }
 
 /// One phase.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PhaseReport {
-    /// `add`, `drain` or `both`.
-    pub phase: &'static str,
+    /// `add`, `drain`, `both` or `open`.
+    pub phase: String,
     /// Jobs added (add) or received for the first time.
     pub jobs: u64,
     /// Jobs there should have been.
@@ -71,6 +108,8 @@ pub struct PhaseReport {
     pub add_round: Option<Latency>,
     /// Consumers' rounds; while jobs are scarce that includes waiting for them.
     pub fetch_round: Option<Latency>,
+    /// Latencies of an open loop.
+    pub open: Option<OpenReport>,
     /// What became of the jobs, where they were received.
     pub verdict: Option<Verdict>,
 }
@@ -83,7 +122,7 @@ impl PhaseReport {
 }
 
 /// What a phase cost the server.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ServerUse {
     /// User and system time, all threads.
     pub cpu_seconds: f64,
@@ -116,12 +155,34 @@ impl ServerUse {
     }
 }
 
-/// How long rounds took.
-#[derive(Clone, Debug, Serialize)]
+/// Latencies of an open loop, each from the time a job was due.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OpenReport {
+    /// Until it was sent: the generator's own lateness, part of all that follows.
+    pub sent: Option<Latency>,
+    /// Until the answer that it was added.
+    pub answered: Option<Latency>,
+    /// Until a consumer had it, not counting its delay.
+    pub delivered: Option<Latency>,
+}
+
+impl OpenReport {
+    /// From the histograms of a phase.
+    pub fn of(times: &OpenTimes) -> Self {
+        Self {
+            sent: Latency::of(&times.sent),
+            answered: Latency::of(&times.answered),
+            delivered: Latency::of(&times.delivered),
+        }
+    }
+}
+
+/// How long something took.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Latency {
-    /// Number of rounds.
+    /// How often it was measured: rounds, or jobs of an open loop.
     pub rounds: u64,
-    /// Half of the rounds took at most this.
+    /// Half took at most this.
     pub p50_us: f64,
     /// 99 % took at most this.
     pub p99_us: f64,
@@ -129,7 +190,14 @@ pub struct Latency {
     pub p999_us: f64,
     /// The longest.
     pub max_us: f64,
+    /// The distribution, for plots: quantile and microseconds, in steps of a tenth of a decade of what is
+    /// left beyond, and the longest as 1.
+    pub curve: Vec<(f64, f64)>,
 }
+
+/// Steps of a decade in a curve, and decades.
+const CURVE_STEPS: u32 = 10;
+const CURVE_DECADES: u32 = 6;
 
 impl Latency {
     /// From durations in nanoseconds; `None` if there are none.
@@ -141,8 +209,21 @@ impl Latency {
             p99_us: at(0.99),
             p999_us: at(0.999),
             max_us: histogram.max() as f64 / 1000.0,
+            curve: curve(histogram),
         })
     }
+}
+
+fn curve(histogram: &Histogram<u64>) -> Vec<(f64, f64)> {
+    let us = |quantile| histogram.value_at_quantile(quantile) as f64 / 1000.0;
+    let steps = (0..=CURVE_STEPS * CURVE_DECADES).map(|step| -f64::from(step) / f64::from(CURVE_STEPS));
+    // A quantile that fewer than one of the measured ones lie beyond tells nothing new.
+    let quantiles = steps
+        .map(|exponent| 1.0 - 10f64.powf(exponent))
+        .take_while(|quantile| (1.0 - quantile) * histogram.len() as f64 >= 1.0);
+    let mut points: Vec<(f64, f64)> = quantiles.map(|quantile| (quantile, us(quantile))).collect();
+    points.push((1.0, histogram.max() as f64 / 1000.0));
+    points
 }
 
 impl Report {
@@ -150,160 +231,6 @@ impl Report {
     pub fn passed(&self) -> bool {
         self.phases.iter().all(PhaseReport::passed)
     }
-
-    /// One JSON document.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("a report has only plain values")
-    }
-
-    /// Tables for people.
-    pub fn to_table(&self) -> String {
-        let load = &self.load;
-        let mut out = format!(
-            "{}, run {}: {} producers, {} consumers, {} queues, {}-byte bodies, pipeline {}, count {}, {}, {} threads\n\n",
-            self.address,
-            self.run,
-            load.producers,
-            load.consumers,
-            load.queues,
-            load.body_bytes,
-            load.pipeline,
-            load.count,
-            load.acknowledge,
-            load.threads,
-        );
-        self.append_rates(&mut out);
-        self.append_server(&mut out);
-        self.append_latencies(&mut out);
-        self.append_verdicts(&mut out);
-        out
-    }
-
-    fn append_rates(&self, out: &mut String) {
-        row(
-            out,
-            [
-                "phase",
-                "jobs",
-                "seconds",
-                "jobs/s",
-                "commands/s",
-                "generator CPU s",
-            ],
-        );
-        for phase in &self.phases {
-            row(
-                out,
-                [
-                    phase.phase,
-                    &phase.jobs.to_string(),
-                    &format!("{:.3}", phase.seconds),
-                    &format!("{:.0}", phase.jobs_per_second),
-                    &format!("{:.0}", phase.commands_per_second),
-                    &format!("{:.2}", phase.generator_cpu_seconds),
-                ],
-            );
-        }
-    }
-
-    fn append_server(&self, out: &mut String) {
-        if self.phases.iter().all(|phase| phase.server.is_none()) {
-            out.push_str(
-                "\nThe server's CPU time and memory are unknown: it does not run on this machine.\n",
-            );
-            return;
-        }
-        out.push('\n');
-        row(
-            out,
-            [
-                "server",
-                "CPU s",
-                "CPU us/job",
-                "MiB before",
-                "MiB after",
-                "bytes/queued job",
-            ],
-        );
-        let mebibytes = |bytes: u64| format!("{:.1}", bytes as f64 / (1024.0 * 1024.0));
-        for phase in &self.phases {
-            let Some(server) = &phase.server else { continue };
-            row(
-                out,
-                [
-                    phase.phase,
-                    &format!("{:.2}", server.cpu_seconds),
-                    &format!("{:.3}", server.cpu_us_per_job),
-                    &mebibytes(server.resident_before_bytes),
-                    &mebibytes(server.resident_after_bytes),
-                    &server
-                        .bytes_per_queued_job
-                        .map_or("-".into(), |bytes| format!("{bytes:.1}")),
-                ],
-            );
-        }
-    }
-
-    fn append_latencies(&self, out: &mut String) {
-        out.push('\n');
-        row(
-            out,
-            ["rounds", "number", "p50 us", "p99 us", "p99.9 us", "max us"],
-        );
-        for phase in &self.phases {
-            for (kind, latency) in [("add", &phase.add_round), ("fetch", &phase.fetch_round)] {
-                let Some(latency) = latency else { continue };
-                let us = |value: f64| format!("{value:.1}");
-                row(
-                    out,
-                    [
-                        &format!("{}: {kind}", phase.phase),
-                        &latency.rounds.to_string(),
-                        &us(latency.p50_us),
-                        &us(latency.p99_us),
-                        &us(latency.p999_us),
-                        &us(latency.max_us),
-                    ],
-                );
-            }
-        }
-    }
-
-    fn append_verdicts(&self, out: &mut String) {
-        out.push('\n');
-        for phase in &self.phases {
-            let (name, expected) = (phase.phase, phase.jobs_expected);
-            if phase.stalled {
-                let _ = writeln!(out, "{name}: FAILED, given up because nothing moved any more");
-            }
-            let Some(verdict) = &phase.verdict else { continue };
-            let _ = match (verdict.passed(), verdict.marked) {
-                (true, true) => writeln!(out, "{name}: all {expected} jobs came, each exactly once"),
-                (true, false) => {
-                    writeln!(
-                        out,
-                        "{name}: {expected} jobs came (bodies too small to tell them apart)"
-                    )
-                }
-                (false, _) => {
-                    writeln!(
-                        out,
-                        "{name}: FAILED, of {expected} jobs: {}",
-                        verdict.faults().join(", ")
-                    )
-                }
-            };
-        }
-    }
-}
-
-fn row(out: &mut String, cells: [&str; 6]) {
-    let [first, rest @ ..] = cells;
-    let _ = write!(out, "{first:<14}");
-    for cell in rest {
-        let _ = write!(out, "{cell:>17}");
-    }
-    out.push('\n');
 }
 
 #[cfg(test)]

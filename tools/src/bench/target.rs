@@ -98,7 +98,7 @@ impl Target {
                 "nodes that share jobs: leave out --consumer-port and --nodes",
             ))
             .or(refuses(
-                self == Self::Echo && options.phase != PhaseChoice::Add,
+                self == Self::Echo && !matches!(options.phase(), PhaseChoice::Add | PhaseChoice::Open),
                 "jobs to fetch: use --phase add, or --rate",
             ))
     }

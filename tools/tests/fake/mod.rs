@@ -36,7 +36,12 @@ pub enum Fault {
     Close(usize),
     /// The command that adds it is never answered.
     Ignore(usize),
+    /// The command that adds it takes [`PAUSE`], and all of its connection wait behind it.
+    Pause(usize),
 }
+
+/// How long [`Fault::Pause`] takes.
+pub const PAUSE: Duration = Duration::from_millis(500);
 
 /// ID and body.
 type Job = (Vec<u8>, Vec<u8>);
@@ -142,6 +147,11 @@ impl Broker {
     }
 
     fn add(&self, queue: &[u8], body: &[u8]) -> Added {
+        if let Fault::Pause(at) = self.fault
+            && self.jobs.lock().unwrap().added == at
+        {
+            thread::sleep(PAUSE);
+        }
         let mut jobs = self.jobs.lock().unwrap();
         let number = jobs.added;
         jobs.added += 1;
