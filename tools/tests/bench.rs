@@ -419,6 +419,48 @@ fn the_binary_prints_a_table_or_json() {
 }
 
 #[test]
+fn the_binary_writes_json_and_a_page_that_overlays_it() {
+    let folder = std::env::temp_dir().join(format!("shardq-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (json, page) = (folder.join("one.json"), folder.join("page.html"));
+    let (json_text, page_text) = (json.display(), page.display());
+    let address = fake::start(Fault::None);
+    let output = shardq_cli(&address, &format!("--json {json_text} --label mine"));
+    assert!(output.status.success());
+    assert!(
+        String::from_utf8(output.stdout).unwrap().contains("mine at"),
+        "the table comes too"
+    );
+    let written: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert!(written["summaries"][2]["figures"]["jobs_per_second"]["min"].is_number());
+
+    let output = shardq_cli(
+        &address,
+        &format!("--report {page_text} --overlay {json_text} {json_text}"),
+    );
+    assert!(output.status.success());
+    let text = std::fs::read_to_string(&page).unwrap();
+    assert!(
+        text.contains("this: shardq") && text.contains("one: mine"),
+        "{text}"
+    );
+
+    let words = format!("--phase none --report {page_text} --overlay {json_text}");
+    let output = shardq_cli(&address, &words);
+    assert!(output.status.success() && output.stdout.is_empty());
+    assert!(!std::fs::read_to_string(&page).unwrap().contains("shardq at"));
+
+    let output = shardq_cli(
+        &address,
+        &format!("--phase none --report {page_text} --overlay {page_text}"),
+    );
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.starts_with("shardq-cli: cannot read "), "{error}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn the_binary_fails_aloud() {
     let output = shardq_cli(&fake::start(Fault::Lose(9)), "");
     assert_eq!(output.status.code(), Some(1));

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::BenchError;
 use super::options::Options;
+use super::page::page;
 use super::report::{Latency, PhaseReport, Report};
 
 /// Figures that two targets are compared by: higher is better for the first, lower for the others.
@@ -110,15 +111,34 @@ impl Document {
     /// Tells the result as the options say: a table or JSON to `out`, and the files asked for.
     pub fn write(&self, options: &Options, out: &mut impl Write) -> Result<(), BenchError> {
         let is_file = |path: &&PathBuf| path.as_os_str() != "-";
-        let text = match &options.json {
-            Some(path) if !is_file(&path) => self.to_json(),
-            _ => self.to_table(),
-        };
-        writeln!(out, "{}", text.trim_end())?;
+        match &options.json {
+            Some(path) if !is_file(&path) => writeln!(out, "{}", self.to_json())?,
+            _ if self.runs.is_empty() => {}
+            _ => writeln!(out, "{}", self.to_table().trim_end())?,
+        }
         if let Some(path) = options.json.as_ref().filter(is_file) {
             write_file(path, &(self.to_json() + "\n"))?;
         }
-        Ok(())
+        match &options.report {
+            Some(path) => write_file(path, &self.to_page(&options.overlay)?),
+            None => Ok(()),
+        }
+    }
+
+    /// The page of plots, with the documents of these files beside this one.
+    fn to_page(&self, overlay: &[PathBuf]) -> Result<String, BenchError> {
+        let name = |path: &PathBuf| {
+            let stem = path.file_stem().unwrap_or(path.as_os_str());
+            stem.to_string_lossy().into_owned()
+        };
+        let read = |path: &PathBuf| Ok((name(path), Self::read(path)?));
+        let others: Vec<(String, Self)> = overlay.iter().map(read).collect::<Result<_, BenchError>>()?;
+        let mut documents = vec![];
+        if !self.runs.is_empty() {
+            documents.push(("this".to_owned(), self));
+        }
+        documents.extend(others.iter().map(|(name, document)| (name.clone(), document)));
+        Ok(page(&documents))
     }
 
     /// Reads a file of `--json`.

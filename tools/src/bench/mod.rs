@@ -27,6 +27,8 @@ pub mod error;
 pub mod generator;
 mod lines;
 pub mod pace;
+mod page;
+mod plot;
 pub mod process;
 pub mod producer;
 pub mod report;

@@ -47,8 +47,8 @@ impl Document {
         for (number, run) in self.runs.iter().enumerate() {
             let mut verdicts = String::new();
             run.append_verdicts(&mut verdicts);
-            for line in verdicts.lines() {
-                let _ = writeln!(out, "run {}, {} {line}", number + 1, run.label);
+            for line in verdicts.lines().filter(|line| !line.is_empty()) {
+                let _ = writeln!(out, "run {}, {}, {line}", number + 1, run.label);
             }
         }
         out
@@ -116,7 +116,7 @@ impl Report {
     }
 
     /// What was measured, in a line.
-    fn heading(&self) -> String {
+    pub(super) fn heading(&self) -> String {
         let (label, address, run) = (&self.label, &self.address, &self.run);
         let Load {
             producers,
