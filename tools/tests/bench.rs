@@ -58,6 +58,8 @@ fn every_shape_of_load_comes_through_whole() {
         "--jobs 1000 --producers 2 --consumers 1 --queues 40 --pipeline 64 --ack-ids 3",
         "--jobs 2000 --connections 8 --threads 2 --body 3000 --count 10 --retry 60",
         "--jobs 500 --connections 4 --body 5",
+        "--jobs 500 --connections 4 --body 12,100,5000 --queues 3",
+        "--jobs 100 --connections 4 --body 0,5",
         "--jobs 20 --connections 2 --body 1000000 --pipeline 3",
         "--jobs 3 --connections 5",
         "--jobs 0 --connections 2",
@@ -81,7 +83,7 @@ fn every_target_comes_through_whole() {
         "--jobs 200 --connections 3 --pipeline 1",
         "--jobs 600 --producers 3 --consumers 5 --queues 2 --pipeline 7 --count 4",
         "--jobs 600 --producers 2 --consumers 1 --queues 20 --pipeline 16 --ack-ids 3 --count 5",
-        "--jobs 20 --connections 2 --body 100000 --pipeline 3",
+        "--jobs 20 --connections 2 --body 20,100000 --pipeline 3",
         "--jobs 100 --connections 4 --body 5",
     ];
     for target in OTHERS {

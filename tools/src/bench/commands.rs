@@ -390,14 +390,16 @@ fn append_group(out: &mut Vec<u8>, form: &Form, queue: &[u8], number: usize, bul
 mod tests {
     use super::*;
 
-    const PLAN: Plan = Plan {
-        run: 1,
-        producers: 1,
-        consumers: 1,
-        queues: 12,
-        jobs: 100,
-        body_bytes: 2,
-    };
+    fn load() -> Plan {
+        Plan {
+            run: 1,
+            producers: 1,
+            consumers: 1,
+            queues: 12,
+            jobs: 100,
+            bodies: vec![2],
+        }
+    }
 
     fn text(bytes: &[u8]) -> String {
         let text = String::from_utf8(bytes.to_vec()).unwrap();
@@ -446,7 +448,7 @@ mod tests {
     fn a_fetch_waits_or_does_not() {
         let fetch = |target, queues: &[&str]| {
             let queues: Vec<Vec<u8>> = queues.iter().map(|name| name.as_bytes().to_vec()).collect();
-            let fetch = Fetch::new(target, &PLAN, 7, &queues, 4);
+            let fetch = Fetch::new(target, &load(), 7, &queues, 4);
             (text(&fetch.blocking), text(&fetch.nohang))
         };
         let both = |blocking: &str, nohang: &str| (blocking.to_owned(), nohang.to_owned());
@@ -483,7 +485,7 @@ mod tests {
     #[test]
     fn acknowledgements_name_every_job_once() {
         let acks = |target| {
-            let mut acks = Acks::new(target, &PLAN, 7, &[3, 9], "ACKJOB", 2);
+            let mut acks = Acks::new(target, &load(), 7, &[3, 9], "ACKJOB", 2);
             let mut out = Vec::new();
             let queue = |number| if target == Target::RedisStream { number } else { 0 };
             for (number, id) in [(3, b"D1"), (9, b"D2"), (3, b"D3"), (3, b"D4")] {
@@ -512,7 +514,7 @@ mod tests {
             format!("| XACK {nine} bench D2 | XDEL {nine} D2"),
         ];
         assert_eq!(acks(Target::RedisStream), (stream.join(" "), 6));
-        let mut acks = Acks::new(Target::RedisStream, &PLAN, 7, &[3], "ACKJOB", 2);
+        let mut acks = Acks::new(Target::RedisStream, &load(), 7, &[3], "ACKJOB", 2);
         assert!(!acks.push(4, b"D1"), "a queue that was not asked for");
         assert!(
             acks.counts(2) && !acks.counts(1),

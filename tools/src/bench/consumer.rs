@@ -161,14 +161,16 @@ impl Consumer {
 mod tests {
     use super::*;
 
-    const PLAN: Plan = Plan {
-        run: 1,
-        producers: 1,
-        consumers: 1,
-        queues: 1,
-        jobs: 100,
-        body_bytes: 1,
-    };
+    fn load() -> Plan {
+        Plan {
+            run: 1,
+            producers: 1,
+            consumers: 1,
+            queues: 1,
+            jobs: 100,
+            bodies: vec![1],
+        }
+    }
 
     fn consumer(pipeline: u32, blocks: bool, ack_ids_max: usize) -> (Consumer, Ledger, Gains) {
         let habits = Habits {
@@ -181,8 +183,8 @@ mod tests {
             ack_ids_max,
         };
         (
-            Consumer::new(&PLAN, 0, habits),
-            Ledger::new(&PLAN),
+            Consumer::new(&load(), 0, habits),
+            Ledger::new(&load()),
             Gains::default(),
         )
     }
@@ -287,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_consumer_of_many_queues_takes_turns_and_never_blocks() {
-        let plan = Plan { queues: 3, ..PLAN };
+        let plan = Plan { queues: 3, ..load() };
         let habits = Habits {
             target: Target::RedisList,
             pipeline: 4,

@@ -315,7 +315,7 @@ pub(super) mod tests {
             producers: 1,
             consumers: 1,
             queues: 1,
-            body_bytes: 12,
+            body_bytes: vec![12, 1000],
             pipeline: 1,
             count: 1,
             acknowledge: "ACKJOB".into(),

@@ -16,7 +16,7 @@ const EXAMPLES_MAX: usize = 5;
 /// The jobs of one load that were received.
 #[derive(Debug)]
 pub struct Ledger {
-    blank_body: Vec<u8>,
+    blank_bodies: Vec<Vec<u8>>,
     marked: bool,
     jobs: u64,
     producers: Vec<Received>,
@@ -91,7 +91,7 @@ impl Ledger {
             Vec::new()
         };
         Self {
-            blank_body: plan.blank_body(),
+            blank_bodies: plan.blank_bodies(),
             marked,
             jobs: plan.jobs,
             producers,
@@ -100,17 +100,14 @@ impl Ledger {
 
     /// Enters a received body. Bodies too small for a mark are all `Fresh`: they can only be counted.
     pub fn enter(&self, body: &[u8]) -> Seen {
-        if body.len() != self.blank_body.len() {
+        if !self.marked {
+            let is_sent = self.blank_bodies.iter().any(|blank| blank == body);
+            return if is_sent { Seen::Fresh } else { Seen::Altered };
+        }
+        if body.len() < MARK_BYTES {
             return Seen::Altered;
         }
-        if !self.marked {
-            return if body == self.blank_body {
-                Seen::Fresh
-            } else {
-                Seen::Altered
-            };
-        }
-        if body[..4] != self.blank_body[..4] {
+        if body[..4] != self.blank_bodies[0][..4] {
             return Seen::Foreign;
         }
         let sequence = plan::number_at(body, SEQUENCE_AT);
@@ -118,7 +115,8 @@ impl Ledger {
         let Some(received) = self.producers.get(producer).filter(|known| sequence < known.jobs) else {
             return Seen::Foreign;
         };
-        if body[MARK_BYTES..] != self.blank_body[MARK_BYTES..] {
+        let blank = &self.blank_bodies[plan::size_of(sequence, self.blank_bodies.len())];
+        if body[MARK_BYTES..] != blank[MARK_BYTES..] {
             return Seen::Altered;
         }
         let bit = 1 << (sequence % 64);
@@ -232,12 +230,13 @@ mod tests {
             consumers: 1,
             queues: 1,
             jobs: 200,
-            body_bytes,
+            bodies: vec![body_bytes],
         }
     }
 
     fn body(plan: &Plan, producer: u32, sequence: u32) -> Vec<u8> {
-        let mut body = plan.blank_body();
+        let size = plan::size_of(sequence, plan.bodies.len());
+        let mut body = plan.blank_bodies().swap_remove(size);
         body[PRODUCER_AT].copy_from_slice(&producer.to_be_bytes());
         body[SEQUENCE_AT].copy_from_slice(&sequence.to_be_bytes());
         body
@@ -314,6 +313,20 @@ mod tests {
             Seen::Fresh,
             "none of these may have set its bit"
         );
+    }
+
+    #[test]
+    fn a_body_must_have_the_size_it_was_sent_with() {
+        let plan = Plan {
+            bodies: vec![12, 30],
+            ..plan(12)
+        };
+        let ledger = Ledger::new(&plan);
+        let long = (0..)
+            .find(|sequence| body(&plan, 0, *sequence).len() == 30)
+            .unwrap();
+        assert_eq!(ledger.enter(&body(&plan, 0, long)[..12]), Seen::Altered);
+        assert_eq!(enter_all_but(&ledger, &plan, None).fresh, 200);
     }
 
     #[test]

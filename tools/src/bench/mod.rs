@@ -159,7 +159,7 @@ fn plan(options: &Options) -> Plan {
         consumers: options.consumers(),
         queues: options.queues.get(),
         jobs: options.jobs(),
-        body_bytes: options.body,
+        bodies: options.body.clone(),
     }
 }
 

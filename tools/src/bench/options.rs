@@ -71,9 +71,9 @@ pub struct Options {
     /// Number of queues, divided among the connections
     #[arg(long, default_value = "1")]
     pub queues: NonZeroU32,
-    /// Size of a job's body; jobs can be told apart from 12 bytes on
-    #[arg(long, default_value_t = 12, value_name = "BYTES")]
-    pub body: usize,
+    /// Size of a job's body, or sizes that take turns, as in 12,1000; jobs can be told apart from 12 bytes on
+    #[arg(long, default_value = "12", value_name = "BYTES", value_delimiter = ',')]
+    pub body: Vec<usize>,
     /// Commands in a round
     #[arg(long, default_value = "16")]
     pub pipeline: NonZeroU32,
@@ -224,7 +224,7 @@ impl Options {
         let wrong = match () {
             () if is_open && self.rate.is_none() => "the open phase needs --rate",
             () if !is_open && self.rate.is_some() => "--rate goes with the open phase only",
-            () if is_open && self.body < MARK_BYTES => {
+            () if is_open && self.body.iter().any(|bytes| *bytes < MARK_BYTES) => {
                 "the open phase tells jobs apart: use --body 12 or more"
             }
             () if self.phase() == PhaseChoice::Drain && self.repeat.get() > 1 => {

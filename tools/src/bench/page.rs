@@ -132,7 +132,7 @@ fn append_series(out: &mut String, series: &[Series<'_>]) {
         let (name, runs) = (escape(&one.name), one.runs().count());
         let _ = writeln!(
             out,
-            "<tr><td><span class=\"key s{number}\"></span> {name}</td><td>{}<br>{runs} runs; {verdict}</td></tr>",
+            "<tr><td><span class=\"key s{number}\"></span> {name}</td><td>{}<br>runs: {runs}; {verdict}</td></tr>",
             escape(load.trim_end())
         );
     }

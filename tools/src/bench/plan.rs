@@ -30,8 +30,8 @@ pub struct Plan {
     pub queues: u32,
     /// Jobs of all producers together.
     pub jobs: u64,
-    /// Size of a job's body.
-    pub body_bytes: usize,
+    /// Sizes of the jobs' bodies, which take turns as [`size_of`] says; at least one.
+    pub bodies: Vec<usize>,
 }
 
 impl Plan {
@@ -50,7 +50,7 @@ impl Plan {
 
     /// True if bodies carry a mark, so that jobs can be told apart.
     pub fn is_marked(&self) -> bool {
-        self.body_bytes >= MARK_BYTES
+        self.bodies.iter().all(|bytes| *bytes >= MARK_BYTES)
     }
 
     /// A queue's name.
@@ -72,14 +72,26 @@ impl Plan {
         (member..self.queues).step_by(members as usize).collect()
     }
 
-    /// A body without its producer's number and sequence number.
-    pub fn blank_body(&self) -> Vec<u8> {
-        let mut body = vec![PADDING; self.body_bytes];
-        if self.is_marked() {
-            body[..4].copy_from_slice(&self.run.to_be_bytes());
-        }
-        body
+    /// A body of each size, without its producer's number and sequence number.
+    pub fn blank_bodies(&self) -> Vec<Vec<u8>> {
+        let blank = |&bytes: &usize| {
+            let mut body = vec![PADDING; bytes];
+            if self.is_marked() {
+                body[..4].copy_from_slice(&self.run.to_be_bytes());
+            }
+            body
+        };
+        self.bodies.iter().map(blank).collect()
     }
+}
+
+/// Which of so many sizes a job's body has. Sequence numbers are mixed up for it, since queues take turns too,
+/// and each of them should get all sizes.
+pub fn size_of(sequence: u32, sizes: usize) -> usize {
+    if sizes == 1 {
+        return 0;
+    }
+    (sequence.wrapping_mul(0x9E37_79B1) >> 8) as usize % sizes
 }
 
 /// Where in the mark the producer's number and the sequence number lie.
@@ -103,7 +115,7 @@ mod tests {
             consumers: 1,
             queues,
             jobs,
-            body_bytes: 12,
+            bodies: vec![12],
         }
     }
 
@@ -135,5 +147,21 @@ mod tests {
     fn sequence_numbers_have_a_limit() {
         assert!(plan(2, 1, 2 * u64::from(u32::MAX)).fits());
         assert!(!plan(2, 1, 2 * u64::from(u32::MAX) + 1).fits());
+    }
+
+    #[test]
+    fn every_queue_gets_every_size() {
+        for (queues, sizes) in [(2, 2), (4, 2), (3, 6), (1, 5)] {
+            let mut jobs = vec![0_usize; queues * sizes];
+            for sequence in 0..10_000 {
+                jobs[sequence as usize % queues * sizes + size_of(sequence, sizes)] += 1;
+            }
+            let even = 10_000 / jobs.len();
+            assert!(
+                jobs.iter().all(|number| number.abs_diff(even) < even / 5),
+                "{jobs:?}"
+            );
+        }
+        assert_eq!(size_of(7, 1), 0);
     }
 }

@@ -1,6 +1,6 @@
 //! The adding side of a connection: rounds of commands that add a job each, every job with its own mark.
 //!
-//! The whole command is prebuilt per queue, with the producer's number in it; a round copies it as often as
+//! The whole command is prebuilt per queue and size, with the producer's number in it; a round copies it as often as
 //! it has jobs and writes the sequence number into each copy.
 
 use std::ops::Range;
@@ -10,7 +10,7 @@ use super::commands::{Add, AddSettings};
 use super::connection::Round;
 use super::error::BenchError;
 use super::pace::Pace;
-use super::plan::{PRODUCER_AT, Plan, SEQUENCE_AT};
+use super::plan::{self, PRODUCER_AT, Plan, SEQUENCE_AT};
 use super::scan::Event;
 use super::target::Target;
 
@@ -18,7 +18,8 @@ use super::target::Target;
 #[derive(Debug)]
 pub struct Producer {
     target: Target,
-    templates: Vec<Add>,
+    /// For each queue, one of each size of body.
+    templates: Vec<Vec<Add>>,
     /// The queue it adds to, if that is always the same one.
     only_queue: Option<Vec<u8>>,
     is_marked: bool,
@@ -33,15 +34,21 @@ impl Producer {
     /// The producer with this number, which adds in rounds of `pipeline` jobs.
     pub fn new(target: Target, plan: &Plan, number: u32, pipeline: u32, settings: AddSettings) -> Self {
         let queues = plan.queues_of(number, plan.producers);
-        let mut body = plan.blank_body();
+        let mut bodies = plan.blank_bodies();
         if plan.is_marked() {
-            body[PRODUCER_AT].copy_from_slice(&number.to_be_bytes());
+            for body in &mut bodies {
+                body[PRODUCER_AT].copy_from_slice(&number.to_be_bytes());
+            }
         }
         let is_only = queues.len() == 1;
-        let template = |&queue: &u32| Add::new(target, &plan.queue_name(queue), &body, settings, is_only);
+        let templates = |&queue: &u32| {
+            let name = plan.queue_name(queue);
+            let template = |body: &Vec<u8>| Add::new(target, &name, body, settings, is_only);
+            bodies.iter().map(template).collect()
+        };
         Self {
             target,
-            templates: queues.iter().map(template).collect(),
+            templates: queues.iter().map(templates).collect(),
             only_queue: is_only.then(|| plan.queue_name(queues[0])),
             is_marked: plan.is_marked(),
             number,
@@ -98,7 +105,8 @@ impl Producer {
     fn append_jobs(&mut self, out: &mut Vec<u8>, jobs: u32) -> u32 {
         let mut replies = 0;
         for sequence in self.next..self.next + jobs {
-            let template = &self.templates[sequence as usize % self.templates.len()];
+            let sizes = &self.templates[sequence as usize % self.templates.len()];
+            let template = &sizes[plan::size_of(sequence, sizes.len())];
             let start = out.len();
             out.extend_from_slice(&template.bytes);
             if self.is_marked {
@@ -138,7 +146,7 @@ mod tests {
             consumers: 1,
             queues: 2,
             jobs: 3,
-            body_bytes: 13,
+            bodies: vec![13],
         };
         let settings = AddSettings {
             retry_s: Some(5),
@@ -169,7 +177,7 @@ mod tests {
             consumers: 1,
             queues: 1,
             jobs: 1,
-            body_bytes: 1,
+            bodies: vec![1],
         };
         let mut producer = Producer::new(Target::Shardq, &plan, 0, 1, AddSettings::default());
         let mut gains = Gains::default();

@@ -38,13 +38,13 @@ pub struct Load {
     pub consumers: u32,
     /// Number of queues.
     pub queues: u32,
-    /// Size of a body.
-    pub body_bytes: usize,
+    /// Sizes of bodies.
+    pub body_bytes: Vec<usize>,
     /// Commands in a round.
     pub pipeline: u32,
     /// COUNT of GETJOB.
     pub count: u32,
-    /// The acknowledging command of Disque's protocol.
+    /// How jobs are acknowledged.
     pub acknowledge: String,
     /// Seconds until a job may be fetched.
     pub delay_seconds: u32,
@@ -67,10 +67,17 @@ impl Load {
             producers: options.producers(),
             consumers: options.consumers(),
             queues: options.queues.get(),
-            body_bytes: options.body,
+            body_bytes: options.body.clone(),
             pipeline: options.pipeline.get(),
             count: options.count.get(),
-            acknowledge: options.ack.command().to_owned(),
+            acknowledge: match options.target {
+                Target::Shardq | Target::Disque => options.ack.command(),
+                Target::RedisList => "LREM",
+                Target::RedisStream => "XACK and XDEL",
+                Target::Beanstalkd => "delete",
+                Target::Echo => "no acknowledgement",
+            }
+            .to_owned(),
             delay_seconds: options.delay,
             retry_seconds: options.retry,
             replicate: options.replicate.map(|copies| copies.get()),

@@ -131,10 +131,12 @@ impl Report {
             threads,
             ..
         } = &self.load;
+        let sizes: Vec<String> = body_bytes.iter().map(usize::to_string).collect();
+        let sizes = sizes.join("/");
         let mut out = format!("{label} at {address}, run {run}: ");
         let _ = write!(
             out,
-            "{producers} producers, {consumers} consumers, {queues} queues, {body_bytes}-byte bodies, "
+            "{producers} producers, {consumers} consumers, {queues} queues, {sizes}-byte bodies, "
         );
         let _ = match rate {
             Some(rate) => write!(out, "{rate} jobs/s, "),
@@ -301,7 +303,7 @@ mod tests {
     fn one_run_is_told_in_full() {
         let table = Document::new(vec![run("a", 10.0, 2.0)]).to_table();
         for part in [
-            "a at 127.0.0.1:1, run 00000001: 1 producers",
+            "a at 127.0.0.1:1, run 00000001: 1 producers, 1 consumers, 1 queues, 12/1000-byte bodies",
             "MiB peak ever",
             "both: fetch round",
         ] {
