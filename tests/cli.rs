@@ -4,6 +4,7 @@ mod support;
 
 use clap::Parser;
 use support::{Server, scaled};
+use tools::bench::report::Latency;
 use tools::bench::{self, Options};
 
 #[derive(Parser)]
@@ -29,7 +30,7 @@ fn no_job_is_lost_or_doubled_under_the_bench() {
         for load in [
             "--connections 10 --pipeline 64",
             "--connections 8 --queues 8 --count 7 --ack fastack --body 2000",
-            "--producers 3 --consumers 9 --queues 3 --pipeline 1 --retry 0",
+            "--producers 3 --consumers 9 --queues 3 --pipeline 1 --retry 0 --body 12,3000",
         ] {
             let report = run(&server, &format!("--jobs {jobs} {load}"));
             assert!(report.passed(), "{shards} shards, {load}:\n{}", report.to_table());
@@ -41,4 +42,18 @@ fn no_job_is_lost_or_doubled_under_the_bench() {
             );
         }
     }
+}
+
+#[test]
+fn no_job_is_lost_or_doubled_in_an_open_loop() {
+    let server = Server::start("--shards 2");
+    let load = "--rate 2000 --seconds 1 --connections 4 --queues 4 --delay 1 --threads 2";
+    let document = run(&server, load);
+    assert!(document.passed(), "{}", document.to_table());
+    let phase = &document.runs[0].phases[0];
+    let open = phase.open.as_ref().expect("an open loop");
+    let number = |latency: &Option<Latency>| latency.as_ref().map(|latency| latency.rounds);
+    assert_eq!((phase.jobs, number(&open.answered)), (2000, Some(2000)));
+    assert_eq!(number(&open.delivered), Some(2000));
+    assert_eq!(server.info("jobs", "registered_jobs"), "0");
 }

@@ -1,12 +1,27 @@
-//! The benchmark: a load of jobs against a running server, measured and checked job by job.
+//! The benchmark: a load of jobs against a running broker, measured and checked job by job.
 //!
-//! Reading order: [`options`], [`plan`] (what a load is) and [`ledger`] (which jobs came back); [`phase`]
-//! (one phase from connecting to its figures), [`generator`] (a thread's loop), `connection` with its roles
-//! `producer` and `consumer`, and [`scan`] (the replies); [`board`], [`process`] and [`report`] for the
-//! figures.
+//! ```text
+//! Options -> sides (one target, or two in turn) -> for each turn and side: Report -> Document -> table, JSON, page
+//!
+//! a phase:  board, ledger <- threads <- connections: Producer | Consumer <- commands (out), scan (in)
+//! ```
+//!
+//! All targets share the loops: a [`Target`] is an enum that a few functions match on, and what goes out is
+//! prebuilt, so a job costs the generator a copy of bytes on the way out and a scan on the way in. It shares the
+//! machine with the server, and what it takes is missing there.
+//!
+//! Closed-loop phases send in rounds, each after all answers of the one before: they tell how much a broker can
+//! take. The open loop sends every job when it is due: it tells how long jobs take at a rate that the broker
+//! does take. `echo` tells how much of either is the bench's own.
+//!
+//! Reading order: [`options`], [`target`], [`plan`] (what a load is) and [`ledger`] (which jobs came back);
+//! [`phase`] (one phase from connecting to its figures), [`generator`] (a thread's loop), [`pace`] (the open loop's
+//! schedule), [`connection`] with its roles [`producer`] and [`consumer`], [`commands`] and [`scan`] (what is sent
+//! and what comes back), [`control`] (questions beside the load); [`board`], [`process`], [`report`] and
+//! [`document`] for the figures, `table` and `page` for their looks.
 //!
 //! A bench fails for two kinds of reason: it could not run ([`error::BenchError`]), or it ran and jobs were
-//! missing, doubled or altered ([`Report::passed`]). Figures of a server that loses jobs are worth nothing,
+//! missing, doubled or altered ([`Document::passed`]). Figures of a server that loses jobs are worth nothing,
 //! so both end with exit code 1.
 
 pub mod options;

@@ -182,6 +182,12 @@ impl OpenReport {
             delivered: Latency::of(&times.delivered),
         }
     }
+
+    /// True if half of the 99th percentile until the answer, or more, passed before jobs were even sent.
+    pub fn is_own_lateness(&self) -> bool {
+        let both = self.sent.as_ref().zip(self.answered.as_ref());
+        both.is_some_and(|(sent, answered)| sent.p99_us * 2.0 >= answered.p99_us)
+    }
 }
 
 /// How long something took.
@@ -227,7 +233,7 @@ fn curve(histogram: &Histogram<u64>) -> Vec<(f64, f64)> {
     // A quantile that fewer than one of the measured ones lie beyond tells nothing new.
     let quantiles = steps
         .map(|exponent| 1.0 - 10f64.powf(exponent))
-        .take_while(|quantile| (1.0 - quantile) * histogram.len() as f64 >= 1.0);
+        .take_while(|quantile| (1.0 - quantile) * histogram.len() as f64 > 0.999);
     let mut points: Vec<(f64, f64)> = quantiles.map(|quantile| (quantile, us(quantile))).collect();
     points.push((1.0, histogram.max() as f64 / 1000.0));
     points
@@ -257,6 +263,41 @@ mod tests {
         assert_eq!(
             ServerUse::between(&usage(1.0, 1), &usage(1.0, 1), 0, false).cpu_us_per_job,
             0.0
+        );
+    }
+
+    #[test]
+    fn a_late_bench_is_told_from_a_slow_server() {
+        let latency = |us: u64| {
+            let mut histogram = Histogram::new_with_bounds(1, 1_000_000_000, 3).unwrap();
+            histogram.record(us * 1000).unwrap();
+            Latency::of(&histogram)
+        };
+        let open = |sent_us, answered_us| OpenReport {
+            sent: latency(sent_us),
+            answered: latency(answered_us),
+            delivered: None,
+        };
+        assert!(open(60, 100).is_own_lateness() && !open(40, 100).is_own_lateness());
+    }
+
+    #[test]
+    fn a_curve_ends_where_single_ones_are_left() {
+        let mut histogram = Histogram::new_with_bounds(1, 1_000_000_000, 3).unwrap();
+        for us in 1..=100u64 {
+            histogram.record(us * 1000).unwrap();
+        }
+        let curve = Latency::of(&histogram).unwrap().curve;
+        assert_eq!(
+            curve.len() as u32,
+            2 * CURVE_STEPS + 2,
+            "two decades, their start, and the longest"
+        );
+        assert_eq!(curve.last().unwrap().0, 1.0);
+        assert!(
+            curve
+                .windows(2)
+                .all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1)
         );
     }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::document::{Comparison, Document, Spread, Summary};
-use super::report::{Load, Report};
+use super::report::{Load, OpenReport, Report};
 
 /// Figures of a summary, with their heading and the number of decimals.
 const COLUMNS: [(&str, &str, usize); 14] = [
@@ -262,6 +262,12 @@ impl Report {
                     out,
                     "{name}: FAILED, only {} of {expected} jobs were added",
                     phase.jobs
+                );
+            }
+            if phase.open.as_ref().is_some_and(OpenReport::is_own_lateness) {
+                let _ = writeln!(
+                    out,
+                    "{name}: half of the latency or more is the bench's own: it was late to send (due to sent)"
                 );
             }
             let Some(verdict) = &phase.verdict else { continue };
