@@ -79,6 +79,10 @@ pub struct OpenTimes {
     pub answered: Histogram<u64>,
     /// Until a consumer had it, not counting its delay.
     pub delivered: Histogram<u64>,
+    /// Jobs that came to a consumer before their delay had passed since they were due.
+    pub early_jobs: u64,
+    /// By how much at most, in nanoseconds.
+    pub early_ns_max: u64,
 }
 
 impl Default for OpenTimes {
@@ -87,6 +91,8 @@ impl Default for OpenTimes {
             sent: histogram(),
             answered: histogram(),
             delivered: histogram(),
+            early_jobs: 0,
+            early_ns_max: 0,
         }
     }
 }
@@ -101,6 +107,8 @@ impl OpenTimes {
         ] {
             sum.add(part).expect("equal bounds");
         }
+        self.early_jobs += other.early_jobs;
+        self.early_ns_max = self.early_ns_max.max(other.early_ns_max);
     }
 
     /// A producer's jobs were sent at `now_ns`.
@@ -121,6 +129,10 @@ impl OpenTimes {
     pub fn enter_delivered(&mut self, pace: &Pace, producer: u32, sequence: u32, now_ns: u64) {
         let due_ns = pace.due_ns(producer, sequence) + pace.delay_ns;
         self.delivered.saturating_record(now_ns.saturating_sub(due_ns));
+        if now_ns < due_ns {
+            self.early_jobs += 1;
+            self.early_ns_max = self.early_ns_max.max(due_ns - now_ns);
+        }
     }
 }
 
@@ -207,10 +219,13 @@ mod tests {
             times.delivered.max().abs_diff(2_000_000) < 10_000,
             "the delay is no latency"
         );
+        assert_eq!(times.early_jobs, 0);
+        times.enter_delivered(&pace, 1, 1, 2_002_000_000);
+        assert_eq!((times.early_jobs, times.early_ns_max), (1, 1_000_000));
         let mut sum = OpenTimes::default();
         sum.add(&times);
         sum.add(&times);
-        assert_eq!((sum.sent.len(), sum.delivered.len()), (4, 2));
+        assert_eq!((sum.sent.len(), sum.delivered.len(), sum.early_jobs), (4, 4, 2));
     }
 
     #[test]

@@ -171,6 +171,10 @@ pub struct OpenReport {
     pub answered: Option<Latency>,
     /// Until a consumer had it, not counting its delay.
     pub delivered: Option<Latency>,
+    /// Jobs that came to a consumer before their delay had passed since they were due.
+    pub early_jobs: u64,
+    /// By how much at most.
+    pub early_max_us: f64,
 }
 
 impl OpenReport {
@@ -180,6 +184,8 @@ impl OpenReport {
             sent: Latency::of(&times.sent),
             answered: Latency::of(&times.answered),
             delivered: Latency::of(&times.delivered),
+            early_jobs: times.early_jobs,
+            early_max_us: times.early_ns_max as f64 / 1000.0,
         }
     }
 
@@ -277,6 +283,8 @@ mod tests {
             sent: latency(sent_us),
             answered: latency(answered_us),
             delivered: None,
+            early_jobs: 0,
+            early_max_us: 0.0,
         };
         assert!(open(60, 100).is_own_lateness() && !open(40, 100).is_own_lateness());
     }

@@ -270,6 +270,13 @@ impl Report {
                     "{name}: half of the latency or more is the bench's own: it was late to send (due to sent)"
                 );
             }
+            if let Some(open) = phase.open.as_ref().filter(|open| open.early_jobs > 0) {
+                let (early, most) = (open.early_jobs, open.early_max_us);
+                let _ = writeln!(
+                    out,
+                    "{name}: {early} jobs came before their delay was over, {most:.0} us at most"
+                );
+            }
             let Some(verdict) = &phase.verdict else { continue };
             let _ = match (verdict.passed(), verdict.marked) {
                 (true, true) => writeln!(out, "{name}: all {expected} jobs came, each exactly once"),
