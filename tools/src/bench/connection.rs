@@ -147,6 +147,14 @@ impl Connection {
         Ok(self.state)
     }
 
+    /// When a producer's next job is due, in nanoseconds since the start; `None` if there is none.
+    pub fn next_due_ns(&self, pace: &Pace) -> Option<u64> {
+        match &self.role {
+            Role::Producer(producer) => producer.next_due_ns(pace),
+            Role::Consumer(_) => None,
+        }
+    }
+
     /// In an open loop, sends a producer's jobs that are due, whatever is unanswered: when the next one is, in
     /// nanoseconds since the start; `None` if there is none.
     pub fn send_due(
@@ -158,10 +166,6 @@ impl Connection {
         let Role::Producer(producer) = &mut self.role else {
             return Ok(None);
         };
-        let next = producer.next_due_ns(pace);
-        if next.is_none_or(|due_ns| due_ns > now_ns) {
-            return Ok(next);
-        }
         // What a slow server has not taken stays in front.
         self.output.drain(..std::mem::take(&mut self.written));
         let (sequences, replies) = producer.append_due(&mut self.output, pace, now_ns);

@@ -5,6 +5,9 @@
 //! server under test can take; whether that holds in a given run shows in the report, which tells the
 //! generator's own CPU time.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -192,8 +195,11 @@ fn turn_until_done(connections: &mut [Connection], shift: &mut Shift<'_>) -> Res
         paused: Vec::new(),
         pause_ends_at: Instant::now(),
     };
-    let alarm = match shift.pace {
-        Some(_) => Some(Alarm::new(poll.registry(), ALARM)?),
+    let mut open = match shift.pace {
+        Some(pace) => Some((
+            Alarm::new(poll.registry(), ALARM)?,
+            Schedule::new(pace, connections),
+        )),
         None => None,
     };
     for (number, connection) in connections.iter_mut().enumerate() {
@@ -204,13 +210,13 @@ fn turn_until_done(connections: &mut [Connection], shift: &mut Shift<'_>) -> Res
         crew.note(number, state);
     }
     while crew.working > 0 && !shift.board.is_stopped() {
-        let due_in = send_due(connections, shift)?;
-        if let (Some(alarm), Some(wait)) = (&alarm, due_in)
-            && !wait.is_zero()
+        if let Some((alarm, schedule)) = &mut open
+            && let Some(due_in) = schedule.send_due(connections, shift)?
         {
-            alarm.set(wait)?;
+            alarm.set(due_in)?;
         }
-        wait(&mut poll, &mut events, crew.patience(due_in))?;
+        let patience = if crew.paused.is_empty() { IDLE } else { PAUSE };
+        wait(&mut poll, &mut events, patience)?;
         for event in &events {
             let number = event.token().0;
             if event.token() == ALARM || !connections[number].is_waiting() {
@@ -225,20 +231,49 @@ fn turn_until_done(connections: &mut [Connection], shift: &mut Shift<'_>) -> Res
     Ok(())
 }
 
-/// In an open loop, sends what is due on each connection: how long until the next job is, `None` if all are
-/// sent.
-fn send_due(connections: &mut [Connection], shift: &mut Shift<'_>) -> Result<Option<Duration>, BenchError> {
-    let Some(pace) = shift.pace else { return Ok(None) };
-    let now = Instant::now();
-    let Some(now_ns) = pace.elapsed_ns(now) else {
-        return Ok(Some(pace.until_start(now)));
-    };
-    let mut next_ns = None;
-    for connection in connections {
-        let due_ns = connection.send_due(shift, &pace, now_ns)?;
-        next_ns = [next_ns, due_ns].into_iter().flatten().min();
+/// When each producer of an open loop is due next: nanoseconds since the start, and the connection's number.
+/// Only those that are due are looked at, however many connections there are.
+struct Schedule {
+    pace: Pace,
+    next: BinaryHeap<Reverse<(u64, usize)>>,
+}
+
+impl Schedule {
+    fn new(pace: Pace, connections: &[Connection]) -> Self {
+        let due = |(number, connection): (usize, &Connection)| {
+            Some(Reverse((connection.next_due_ns(&pace)?, number)))
+        };
+        Self {
+            pace,
+            next: connections.iter().enumerate().filter_map(due).collect(),
+        }
     }
-    Ok(next_ns.map(|next: u64| Duration::from_nanos(next.saturating_sub(now_ns))))
+
+    /// Sends what is due: how long until more is, `None` if all is sent.
+    fn send_due(
+        &mut self,
+        connections: &mut [Connection],
+        shift: &mut Shift<'_>,
+    ) -> Result<Option<Duration>, BenchError> {
+        let now = Instant::now();
+        let Some(now_ns) = self.pace.elapsed_ns(now) else {
+            return Ok(Some(self.pace.until_start(now)));
+        };
+        while let Some(mut top) = self.next.peek_mut() {
+            let Reverse((due_ns, number)) = *top;
+            if due_ns > now_ns {
+                return Ok(Some(Duration::from_nanos(due_ns - now_ns)));
+            }
+            match connections[number].send_due(shift, &self.pace, now_ns)? {
+                // Rounding may leave a job that is due just now: later, so that the others get their turn.
+                Some(next_ns) => *top = Reverse((next_ns.max(now_ns + 1), number)),
+                None => {
+                    PeekMut::pop(top);
+                }
+            }
+        }
+        Ok(None)
+    }
 }
 
 fn wait(poll: &mut Poll, events: &mut Events, timeout: Duration) -> Result<(), BenchError> {
@@ -266,15 +301,6 @@ impl Crew {
                 self.paused.push(number);
             }
             State::Done => self.working -= 1,
-        }
-    }
-
-    /// How long to wait for events. What is due later than now has the alarm to tell.
-    fn patience(&self, due_in: Option<Duration>) -> Duration {
-        match due_in {
-            Some(Duration::ZERO) => Duration::ZERO,
-            _ if self.paused.is_empty() => IDLE,
-            _ => PAUSE,
         }
     }
 
