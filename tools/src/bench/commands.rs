@@ -7,11 +7,12 @@ use super::plan::Plan;
 use super::target::Target;
 use crate::client::{append_bulk, append_command, append_header};
 
-/// How long a fetch blocks; short, since a load ends when the last blocked consumer has been answered.
-const BLOCK_MS: u32 = 100;
+/// How long a fetch blocks in a closed loop; short, since a load ends when the last blocked consumer has been
+/// answered. beanstalkd counts in seconds, and blocks for one.
+pub const BLOCK_MS: u32 = 100;
 
-/// The same for beanstalkd, which counts in seconds.
-const BLOCK_S: u32 = 1;
+/// The same in an open loop, whose consumers mostly wait: asking again should not be a load of its own.
+pub const BLOCK_OPEN_MS: u32 = 1000;
 
 /// The group that all consumers of a Redis stream belong to.
 const GROUP: &str = "bench";
@@ -122,28 +123,35 @@ pub struct Fetch {
 
 impl Fetch {
     /// The fetch of `consumer`, for at most `count` jobs where the target can tell that.
-    pub fn new(target: Target, plan: &Plan, consumer: u32, queues: &[Vec<u8>], count: u32) -> Self {
+    pub fn new(
+        target: Target,
+        plan: &Plan,
+        consumer: u32,
+        queues: &[Vec<u8>],
+        count: u32,
+        block_ms: u32,
+    ) -> Self {
         match target {
-            Target::Shardq | Target::Disque => Self::of_disque(queues, count),
+            Target::Shardq | Target::Disque => Self::of_disque(queues, count, block_ms),
             Target::RedisList => {
                 let work = plan.work_list_name(consumer);
                 let ends: [&[u8]; 2] = [b"RIGHT", b"LEFT"];
-                let seconds = format!("{}", f64::from(BLOCK_MS) / 1000.0);
+                let seconds = format!("{}", f64::from(block_ms) / 1000.0);
                 Self {
                     blocking: command(&[b"BLMOVE", &queues[0], &work, ends[0], ends[1], seconds.as_bytes()]),
                     nohang: command(&[b"LMOVE", &queues[0], &work, ends[0], ends[1]]),
                 }
             }
-            Target::RedisStream => Self::of_stream(consumer, queues, count),
+            Target::RedisStream => Self::of_stream(consumer, queues, count, block_ms),
             Target::Beanstalkd => Self {
-                blocking: format!("reserve-with-timeout {BLOCK_S}\r\n").into_bytes(),
+                blocking: format!("reserve-with-timeout {}\r\n", block_ms.div_ceil(1000)).into_bytes(),
                 nohang: b"reserve-with-timeout 0\r\n".to_vec(),
             },
             Target::Echo => unreachable!("nothing is fetched from an echo"),
         }
     }
 
-    fn of_disque(queues: &[Vec<u8>], count: u32) -> Self {
+    fn of_disque(queues: &[Vec<u8>], count: u32, block_ms: u32) -> Self {
         let count = count.to_string();
         let build = |how: &[&[u8]]| {
             let fixed: [&[u8]; 3] = [b"COUNT", count.as_bytes(), b"FROM"];
@@ -152,12 +160,12 @@ impl Fetch {
             command(&words.chain(fixed).chain(queues).collect::<Vec<_>>())
         };
         Self {
-            blocking: build(&[b"TIMEOUT", BLOCK_MS.to_string().as_bytes()]),
+            blocking: build(&[b"TIMEOUT", block_ms.to_string().as_bytes()]),
             nohang: build(&[b"NOHANG"]),
         }
     }
 
-    fn of_stream(consumer: u32, queues: &[Vec<u8>], count: u32) -> Self {
+    fn of_stream(consumer: u32, queues: &[Vec<u8>], count: u32, block_ms: u32) -> Self {
         let (name, count) = (format!("c{consumer}"), count.to_string());
         let build = |how: &[&[u8]]| {
             let mut words: Vec<&[u8]> = vec![b"XREADGROUP", b"GROUP", GROUP.as_bytes(), name.as_bytes()];
@@ -169,7 +177,7 @@ impl Fetch {
             command(&words)
         };
         Self {
-            blocking: build(&[b"BLOCK", BLOCK_MS.to_string().as_bytes()]),
+            blocking: build(&[b"BLOCK", block_ms.to_string().as_bytes()]),
             nohang: build(&[]),
         }
     }
@@ -448,7 +456,7 @@ mod tests {
     fn a_fetch_waits_or_does_not() {
         let fetch = |target, queues: &[&str]| {
             let queues: Vec<Vec<u8>> = queues.iter().map(|name| name.as_bytes().to_vec()).collect();
-            let fetch = Fetch::new(target, &load(), 7, &queues, 4);
+            let fetch = Fetch::new(target, &load(), 7, &queues, 4, BLOCK_MS);
             (text(&fetch.blocking), text(&fetch.nohang))
         };
         let both = |blocking: &str, nohang: &str| (blocking.to_owned(), nohang.to_owned());

@@ -11,7 +11,7 @@
 //! When the load is all received, a consumer acknowledges what it has and is done.
 
 use super::board::Gains;
-use super::commands::{Acks, Fetch};
+use super::commands::{Acks, BLOCK_MS, BLOCK_OPEN_MS, Fetch};
 use super::connection::Round;
 use super::error::BenchError;
 use super::ledger::{Ledger, Seen};
@@ -60,8 +60,9 @@ impl Consumer {
         let queues = plan.queues_of(number, plan.consumers);
         let names: Vec<Vec<u8>> = queues.iter().map(|queue| plan.queue_name(*queue)).collect();
         let groups = names.chunks(target.queues_per_fetch_max().min(names.len()));
+        let block_ms = if habits.is_paced { BLOCK_OPEN_MS } else { BLOCK_MS };
         let fetches: Vec<Fetch> = groups
-            .map(|group| Fetch::new(target, plan, number, group, habits.count))
+            .map(|group| Fetch::new(target, plan, number, group, habits.count, block_ms))
             .collect();
         let (command, ids_max) = (habits.acknowledge, habits.ack_ids_max);
         Self {
@@ -285,6 +286,29 @@ mod tests {
         consumer.take(&Event::Number(1), &ledger, &mut gains).unwrap();
         consumer.take(&Event::Number(1), &ledger, &mut gains).unwrap();
         assert_eq!(consumer.next_round(&mut out, true), Round::Done);
+    }
+
+    #[test]
+    fn in_an_open_loop_one_fetch_stands_behind_the_acknowledgements() {
+        let habits = Habits {
+            is_paced: true,
+            ..consumer(16, true, usize::MAX).0.habits
+        };
+        let (mut consumer, ledger) = (Consumer::new(&load(), 0, habits), Ledger::new(&load()));
+        let (mut out, mut gains) = (Vec::new(), Gains::default());
+        let fetch = "| GETJOB TIMEOUT 1000 COUNT 2 FROM bench-00000001-0";
+        assert_eq!(consumer.next_round(&mut out, false), Round::Sent(1));
+        assert_eq!(commands(&out), fetch);
+        let job = Event::Job {
+            queue: 0,
+            id: b"D1",
+            body: b"x",
+            last: true,
+        };
+        consumer.take(&job, &ledger, &mut gains).unwrap();
+        out.clear();
+        assert_eq!(consumer.next_round(&mut out, false), Round::Sent(2));
+        assert_eq!(commands(&out), format!("| FASTACK D1 {fetch}"));
     }
 
     #[test]
