@@ -51,6 +51,9 @@ impl Membership {
         if self.meets.iter().any(|meet| is_same(&meet)) {
             return Ok(());
         }
+        if self.resetting.is_some() {
+            return Err(CommandError::other("the node is being reset, try again"));
+        }
         if self.meets.len() >= limits::CLUSTER_WAITING {
             return Err(CommandError::other("too many nodes are being met, try again"));
         }
@@ -182,6 +185,10 @@ impl Membership {
             }
         }
         if self.bans.bans(id, sender.generation) {
+            // What a node said before it was reset, or while it is: by now it has another generation, or another ID.
+            if self.bans.get(id).is_some_and(|ban| ban.up_to != Ban::ALL) {
+                return;
+            }
             self.bans.set(id, 0);
             self.announce(now, id);
             self.dirty = true;

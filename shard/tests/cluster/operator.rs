@@ -246,14 +246,18 @@ impl Run {
             .iter()
             .filter(|id| JobId::parse(id.as_bytes()).is_some_and(|id| id.at_least_once()))
             .collect();
+        if !left.is_empty() && now_us < since_us + LEAVE_MOST_US {
+            return Ok(());
+        }
         if let Some(id) = again.first() {
-            if now_us < since_us + LEAVE_MOST_US {
-                return Ok(());
-            }
             let shown = self.ask(at, &["SHOW", id])?;
             return Err(format!("node {at} leaves, and has {} jobs: {shown}", again.len()));
         }
         self.operator.leaving = None;
+        if !left.is_empty() {
+            // Nobody takes a job with RETRY 0 into a queue that is paused: an operator who would not lose it stays.
+            return Ok(());
+        }
         self.ledger.is_emptied(at, self.world.now_us());
         match then {
             Then::Stay => {}

@@ -194,6 +194,31 @@ proptest! {
     }
 
     #[test]
+    fn who_is_reset_while_it_meets_a_node_is_not_kept_there(
+        seed in any::<u64>(),
+        loss in 0..100u64,
+        before_ms in 0..150u64,
+        hard in any::<bool>(),
+    ) {
+        let mut world = World::new(4, seed);
+        let (old, outsider) = (world.id(0), 3);
+        world.meet(0, 1);
+        world.meet(0, 2);
+        world.until(4_000, "three know each other", |world| world.is_whole(&[0, 1, 2]));
+        (world.loss, world.delay_ms) = (loss, 50);
+        world.meet(0, outsider);
+        world.run(before_ms);
+        world.with(0, |machine, now, ticket| machine.reset(now, ticket, hard));
+        world.until(1_500, "reset", |world| !world.places[0].flushed.is_empty());
+        world.meet(1, outsider);
+        world.until(6_000, "the others know each other, and not who was reset", |world| {
+            world.is_whole(&[1, 2, outsider]) && nobody_knows(world, &[1, 2, outsider], old)
+        });
+        world.run(2_000);
+        prop_assert!(nobody_knows(&world, &[1, 2, outsider], old), "{}", world.show());
+    }
+
+    #[test]
     fn who_is_reset_leaves_alone(count in 2..10usize, seed in any::<u64>(), loss in 0..100u64, hard in any::<bool>()) {
         let mut world = World::new(count, seed);
         world.join();

@@ -79,9 +79,12 @@ impl Home {
         let stays =
             |peers: &Peers, member: &share::Member| member.confirmed && !peers.peer(member.peer).leaving;
         let confirmed = others.iter().filter(|member| stays(&self.peers, member)).count() as u16;
-        // As many others as were asked for, or all there are.
-        let is_short =
-            confirmed < u16::from(replicate) && placement::next(&self.peers, &others, &id).is_some();
+        let is_asked = others
+            .iter()
+            .any(|member| !member.confirmed && self.peers.is_reachable(member.peer));
+        // As many others as were asked for, or all there are; a node that was asked once and never confirmed is asked again.
+        let more = is_asked || placement::next(&self.peers, &others, &id).is_some();
+        let is_short = confirmed < u16::from(replicate) && more;
         let is_together = replicate > 1 && placement::could_be_apart(&self.peers, &others);
         let known = others.iter().filter(|member| member.confirmed).count() as u16;
         if is_short {
@@ -89,9 +92,6 @@ impl Home {
         } else if is_together {
             self.copy_beside(now, key, known + 1, true);
         }
-        let is_asked = others
-            .iter()
-            .any(|member| !member.confirmed && self.peers.is_reachable(member.peer));
         if confirmed == 0 {
             if plant::active(Plant::HastyLeave) && place == Place::Queued {
                 self.remove(key);
@@ -113,7 +113,7 @@ impl Home {
                 self.peers.send(to, BusMessage::Enqueue { id, delay_ms });
             }
             Place::Held => self.peers.send(to, BusMessage::Enqueue { id, delay_ms: 0 }),
-            Place::Idle if !is_short && !is_together && !is_asked => self.leave_job(key),
+            Place::Idle if !is_short && !is_together => self.leave_job(key),
             Place::Idle | Place::Reserved | Place::Leased | Place::Waiting | Place::Away => {}
         }
     }

@@ -17,4 +17,5 @@ mod queues;
 mod random;
 mod remote;
 mod transfers;
+mod transfers_logged;
 mod waiting;
