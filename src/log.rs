@@ -24,6 +24,6 @@ mod files_tests;
 pub(crate) mod test_folder;
 
 pub use boot::{LogError, boot};
-pub use files::{Files, Next};
+pub use files::{Ahead, Files, Next};
 pub use handles::MOST_OPEN;
 pub use lock::FolderLock;

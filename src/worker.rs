@@ -31,7 +31,7 @@ use crate::bell::OwnBell;
 use crate::bus::{self, Bus};
 use crate::config::rewrite::ConfigFile;
 use crate::executor::{Heartbeat, look_at_rings, run_woken_tasks};
-use crate::log::Files;
+use crate::log::{Ahead, Files};
 use crate::mesh::{Envelope, Mesh};
 use crate::net::{Arrival, Event, Net};
 use crate::nodes::NodesFile;
@@ -94,6 +94,8 @@ pub enum Post {
         id: u64,
         /// How it ended.
         result: Result<Done, IoError>,
+        /// What stands behind it in the log, when it was a write.
+        ahead: Option<Ahead>,
     },
     /// `nodes.conf` was written, or not.
     NodesSaved(Result<(), String>),
@@ -337,7 +339,13 @@ impl Worker {
             let now = self.clock.now();
             match post {
                 Post::Told(ticket, told) => self.step(now, Input::Told { ticket, told }),
-                Post::Disk { id, result } => self.step(now, Input::Disk { id, result }),
+                Post::Disk { id, result, ahead } => {
+                    let ahead = ahead.filter(|ahead| result.is_ok() && self.files.asks_for(ahead));
+                    self.step(now, Input::Disk { id, result });
+                    if let Some(ahead) = ahead {
+                        self.prepare(ahead);
+                    }
+                }
                 Post::NodesSaved(result) => self.step(now, Input::NodesSaved { result }),
                 Post::Stop => self.step(now, Input::Stop),
             }

@@ -1,7 +1,7 @@
 //! A shard's segments: made, written, synced, read and unlinked as its state machine asks for.
 //!
-//! Tasks of a shard may run beside one another, on several threads. Only the table of open descriptors is shared between
-//! them, and never held during a call that waits for a disk.
+//! Tasks of a shard may run beside one another, on several threads, and the shard itself writes what needs none. Only the table of open
+//! descriptors is shared between them. It is not held while a file is written, synced or closed; only to open one again that was closed.
 
 use std::fs::{self, File};
 use std::io;
@@ -79,12 +79,17 @@ impl Files {
         }
     }
 
+    /// Whether to [`prepare`](Self::prepare) what stands behind a write that a thread has made. It is asked for once.
+    pub fn asks_for(&self, ahead: &Ahead) -> bool {
+        self.lock_handles().asks_for_window(ahead.key)
+    }
+
     /// Prepares what stands behind a write for those to come; it may wait for the disk. Without it they go the long way, so no failure is an error.
     pub fn prepare(&self, Ahead { key, offset, written }: Ahead) {
-        let wanted = self.lock_handles().wants_window(key, written);
+        let wanted = self.with_handles(|handles| handles.wants_window(key, written));
         let Some(wanted) = wanted else { return };
         if self.make_ready(key, &wanted, offset) {
-            let next = self.lock_handles().wants_next(key);
+            let next = self.with_handles(|handles| handles.wants_next(key));
             if let Some((next, wanted)) = next {
                 self.make_ready(next, &wanted, HEADER_BYTES);
             }
@@ -98,7 +103,7 @@ impl Files {
             None
         });
         let is_last = ready.as_ref().is_some_and(|(map, _, end)| *end == map.end());
-        let unused = self.lock_handles().opened(key, wanted, ready);
+        let unused = self.with_handles(|handles| handles.opened(key, wanted, ready));
         drop(unused);
         is_last
     }
@@ -112,7 +117,7 @@ impl Files {
                 replaces,
             } => {
                 for replaced in replaces {
-                    self.lock_handles().replace(key(folder, replaced));
+                    self.with_handles(|handles| handles.replace(key(folder, replaced)));
                     self.unlink(folder, replaced)?;
                 }
                 self.create(folder, segment, bytes, &header)?;
@@ -125,7 +130,6 @@ impl Files {
                 self.write(folder, segment, "write", |file| {
                     write_chunks(file, offset, &chunks)
                 })?;
-                self.prepare(Ahead::behind(key(folder, segment), offset, &chunks));
             }
             Action::Sync { segment } => self.sync(folder, segment, File::sync_data)?,
             Action::Read {
@@ -153,7 +157,7 @@ impl Files {
             .map_err(failed("allocate", &path))
             .and_then(|()| fill_header(&file, header).map_err(failed("write the header of", &path)))
             .and_then(|()| sync_folder(&self.folder(folder)));
-        let is_kept = made.is_ok() && self.lock_handles().keep(key(folder, segment), file);
+        let is_kept = made.is_ok() && self.with_handles(|handles| handles.keep(key(folder, segment), file));
         if !is_kept && let Err(error) = unless_gone(fs::remove_file(&path)) {
             warn!("cannot remove the segment {}: {error}", show(&path));
         }
@@ -162,7 +166,7 @@ impl Files {
 
     fn read(&self, folder: LogFolder, segment: u64, offset: u64, bytes: u64) -> Result<Done, IoError> {
         let path = self.path(folder, segment);
-        let file = self.lock_handles().for_read(key(folder, segment), &path);
+        let file = self.with_handles(|handles| handles.for_read(key(folder, segment), &path));
         let read = file.and_then(|file| read_at(&file, offset, bytes));
         read.map(|bytes| Done::Read(Bytes::from(bytes)))
             .map_err(failed("read", &path))
@@ -177,11 +181,11 @@ impl Files {
         write: impl FnOnce(&File) -> io::Result<()>,
     ) -> Result<(), IoError> {
         let (key, path) = (key(folder, segment), self.path(folder, segment));
-        let opened = self.lock_handles().for_write(key, &path);
+        let opened = self.with_handles(|handles| handles.for_write(key, &path));
         let (file, window) = opened.map_err(failed("open", &path))?;
         drop(window);
         let written = write(&file);
-        self.lock_handles().wrote(key);
+        self.with_handles(|handles| handles.wrote(key));
         written.map_err(failed(what, &path))
     }
 
@@ -192,11 +196,11 @@ impl Files {
         sync: impl FnOnce(&File) -> io::Result<()>,
     ) -> Result<(), IoError> {
         let (key, path) = (key(folder, segment), self.path(folder, segment));
-        let opened = self.lock_handles().for_sync(key, &path);
+        let opened = self.with_handles(|handles| handles.for_sync(key, &path));
         let (file, covered, window) = opened.map_err(failed("open", &path))?;
         drop(window);
         sync(&file).map_err(failed("sync", &path))?;
-        self.lock_handles().synced(key, covered);
+        self.with_handles(|handles| handles.synced(key, covered));
         Ok(())
     }
 
@@ -209,7 +213,7 @@ impl Files {
     }
 
     pub(super) fn close(&self, folder: LogFolder, segment: u64) {
-        self.lock_handles().close(key(folder, segment));
+        self.with_handles(|handles| handles.close(key(folder, segment)));
     }
 
     pub(super) fn root(&self) -> &Path {
@@ -222,6 +226,16 @@ impl Files {
 
     pub(super) fn path(&self, folder: LogFolder, segment: u64) -> PathBuf {
         self.folder(folder).join(FileName::of(folder.shard, segment))
+    }
+
+    /// Uses the table on a thread that may wait, and closes what goes from it after that.
+    fn with_handles<T>(&self, act: impl FnOnce(&mut Handles) -> T) -> T {
+        let mut handles = self.lock_handles();
+        let result = act(&mut handles);
+        let gone = handles.take_gone();
+        drop(handles);
+        drop(gone);
+        result
     }
 
     fn lock_handles(&self) -> MutexGuard<'_, Handles> {
@@ -248,6 +262,22 @@ pub struct Ahead {
 }
 
 impl Ahead {
+    /// What stands behind a task, if that is a write.
+    pub fn of(task: &DiskTask) -> Option<Self> {
+        let DiskTask::Segment(
+            folder,
+            Action::Write {
+                segment,
+                offset,
+                chunks,
+            },
+        ) = task
+        else {
+            return None;
+        };
+        Some(Self::behind(key(*folder, *segment), *offset, chunks))
+    }
+
     fn behind(key: Key, offset: u64, chunks: &[Bytes]) -> Self {
         let written = chunks.iter().map(|chunk| chunk.len() as u64).sum();
         Self {

@@ -8,7 +8,7 @@ use shard::log::{
     Action, Current, DiskTask, Done, IoError, LogFolder, RepairStep, SwitchStep, switch_off, switch_plan,
 };
 
-use super::files::{Files, Next};
+use super::files::{Ahead, Files, Next};
 use super::lock::FolderLock;
 use super::system::{allocate, failed, write_chunks, write_zeros};
 use super::test_folder::TestFolder;
@@ -429,7 +429,11 @@ fn write_soon(files: &Files, segment: u64, offset: u64, bytes: &'static [u8]) ->
         Some(Next::Prepare(ahead)) => files.prepare(ahead),
         Some(Next::Nothing) => {}
         None => {
+            let ahead = Ahead::of(&task).unwrap();
             files.perform(task).unwrap();
+            if files.asks_for(&ahead) {
+                files.prepare(ahead);
+            }
             return false;
         }
     }

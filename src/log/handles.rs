@@ -9,6 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use shard::log::LogFolder;
@@ -30,8 +31,12 @@ const WRITES_BEFORE_WINDOW: u64 = 4;
 const FIRST_WINDOW_BYTES: u64 = 32 << 10;
 /// Writes like the last one that a window has room for.
 const WRITES_PER_WINDOW: u64 = 4;
-/// Bytes of the longest window, but for long writes.
+/// Bytes of the longest window: longer writes go by a thread.
 const LONGEST_WINDOW_BYTES: u64 = 1 << 20;
+
+/// So long a window is used after pages of it were made ready. The kernel writes pages that are dirty for long (30 s, unless told otherwise), and a
+/// store into one that it wrote would wait in the kernel.
+const READY_FOR: Duration = Duration::from_secs(2);
 
 /// Which segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,10 +51,13 @@ pub struct Handles {
     open: Vec<Handle>,
     /// Segments that were replaced, newest last: some may be in the making.
     replaced: VecDeque<Key>,
+    /// What is to be closed by whoever may wait: to close a file that was unlinked frees its space.
+    gone: Vec<Handle>,
 }
 
+/// An open segment.
 #[derive(Debug)]
-struct Handle {
+pub struct Handle {
     key: Key,
     file: Arc<File>,
     /// Writes that were begun.
@@ -62,6 +70,10 @@ struct Handle {
     window: Option<Window>,
     /// Bytes of the next window.
     window_bytes: u64,
+    /// When pages of the window were made ready last.
+    ready_at: Instant,
+    /// More of the window was asked for.
+    is_asked: bool,
     /// A window is being opened.
     is_opening: bool,
     /// Writes that were begun when the last sync was.
@@ -119,28 +131,38 @@ impl Handles {
         let Some(window) = &mut handle.window else {
             return Stored::No;
         };
-        if !window.store(offset, chunks) {
+        if handle.ready_at.elapsed() > READY_FOR || !window.store(offset, chunks) {
             return Stored::No;
         }
         handle.begun += 1;
         handle.ended += 1;
         let (map, end) = window.map();
         let is_last = end == map.end();
-        if is_last || handle.is_opening || end - offset > handle.window_bytes / 4 {
+        if is_last || handle.is_asked || end - offset > handle.window_bytes / 4 {
             Stored::Yes
         } else {
+            handle.is_asked = true;
             Stored::NearItsEnd
         }
+    }
+
+    /// Whether pages behind a write are to be made ready, and were not asked for yet.
+    pub fn asks_for_window(&mut self, key: Key) -> bool {
+        let handle = self
+            .find(key)
+            .filter(|handle| handle.is_worth_it() && !handle.is_asked);
+        handle.map(|handle| handle.is_asked = true).is_some()
     }
 
     /// What is to be made ready behind a write of so many bytes that has ended, if that is worth it. [`opened`](Self::opened) follows.
     pub fn wants_window(&mut self, key: Key, written: u64) -> Option<Wanted> {
         let handle = self.find(key)?;
-        let is_worth_it = handle.begun - handle.before_sync >= WRITES_BEFORE_WINDOW;
-        if handle.is_opening || !is_worth_it {
+        if handle.is_opening || !handle.is_worth_it() {
+            handle.is_asked = handle.is_opening;
             return None;
         }
         let bytes = handle.window_bytes.max(WRITES_PER_WINDOW * written);
+        let bytes = bytes.min(LONGEST_WINDOW_BYTES);
         handle.window_bytes = (2 * bytes).min(LONGEST_WINDOW_BYTES);
         handle.is_opening = true;
         let behind = handle.window.as_ref().map(Window::map);
@@ -182,12 +204,18 @@ impl Handles {
         wanted: &Wanted,
         ready: Option<(Arc<Map>, u64, u64)>,
     ) -> Option<Arc<Map>> {
-        let handle = self.find(key)?;
-        handle.is_opening = false;
+        let ready_map = ready.as_ref().map(|(map, ..)| Arc::clone(map));
+        let handle = self.find(key);
+        // The key may be that of another file by now.
+        let Some(handle) = handle.filter(|handle| Arc::ptr_eq(&handle.file, &wanted.file)) else {
+            return ready_map;
+        };
+        (handle.is_opening, handle.is_asked) = (false, false);
         let (map, from, end) = ready?;
         if handle.syncs != wanted.syncs {
             return Some(map);
         }
+        handle.ready_at = Instant::now();
         match &mut handle.window {
             Some(window) if Arc::ptr_eq(window.map().0, &map) => window.extend(end),
             window => *window = Some(Window::new(map, from, end)),
@@ -248,7 +276,13 @@ impl Handles {
 
     /// A segment is gone.
     pub fn close(&mut self, key: Key) {
-        self.open.retain(|handle| handle.key != key);
+        let gone = self.open.extract_if(.., |handle| handle.key == key);
+        self.gone.extend(gone);
+    }
+
+    /// What is to be closed, when nobody waits for this table any more.
+    pub fn take_gone(&mut self) -> Vec<Handle> {
+        std::mem::take(&mut self.gone)
     }
 
     fn handle(&mut self, key: Key, path: &Path) -> io::Result<&mut Handle> {
@@ -277,6 +311,8 @@ impl Handles {
             synced: 0,
             window: None,
             window_bytes: FIRST_WINDOW_BYTES,
+            ready_at: Instant::now(),
+            is_asked: false,
             is_opening: false,
             before_sync: 0,
             syncs: 0,
@@ -290,19 +326,24 @@ impl Handles {
         let (last, generation) = (last.key, last.key.folder.generation);
         let clean = self.open.iter().filter(|handle| handle.is_clean()).count();
         let mut too_many = clean.saturating_sub(MOST_CLEAN);
-        self.open.retain(|handle| {
-            let goes = handle.is_clean() && handle.key != last && {
+        let gone = self.open.extract_if(.., |handle| {
+            handle.is_clean() && handle.key != last && {
                 let is_old = handle.key.folder.generation < generation;
                 let is_too_many = too_many > 0;
                 too_many = too_many.saturating_sub(1);
                 is_old || is_too_many
-            };
-            !goes
+            }
         });
+        self.gone.extend(gone);
     }
 }
 
 impl Handle {
+    /// Whether a window would serve before a sync closes it, as far as one can tell.
+    fn is_worth_it(&self) -> bool {
+        self.begun - self.before_sync >= WRITES_BEFORE_WINDOW
+    }
+
     fn is_clean(&self) -> bool {
         self.begun == self.synced
     }

@@ -7,10 +7,11 @@
 //!
 //! What must hold:
 //! - The pages lie within the file and have space on the disk, and the file system overwrites in place: else a store could
-//!   fail, and a failing store is a signal that ends the process.
+//!   fail, and a failing store is a signal that ends the process. (So it ends, without a word, when somebody truncates a segment that is written.)
 //! - No store into pages that a sync is about to write: it would take their right to be written page by page, with an interrupt of every core
 //!   for each, and a store would wait in the kernel to get it back. So a window is closed before a sync (`handles.rs`); one that is opened
-//!   while the sync runs has pages that the sync does not look at.
+//!   while the sync runs has pages that the sync does not look at. The kernel writes old dirty pages by itself, so a window is used for a
+//!   short time only. What is left: `sync` of the whole system, or a frozen file system, may hold up a store.
 
 use std::fs::File;
 use std::io;
@@ -21,8 +22,12 @@ use bytes::Bytes;
 use rustix::fs::fstatfs;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
-/// Kinds of file systems, as `statfs` numbers them, that write allocated blocks where they are: ext2 to ext4, XFS, tmpfs.
-const IN_PLACE: [u64; 3] = [0xEF53, 0x5846_5342, 0x0102_1994];
+/// Kinds of file systems, as `statfs` numbers them, that always write allocated blocks where they are: ext2 to ext4, tmpfs. (XFS copies what a backup
+/// shares with it.)
+const IN_PLACE: [u64; 2] = [0xEF53, 0x0102_1994];
+
+/// Bytes that are made ready in one call: who changes the process's mappings waits for it.
+const PREPARE_STEP: u64 = 64 << 10;
 
 /// The rest of a file in memory, from some page on. See the head of this file.
 #[derive(Debug)]
@@ -76,11 +81,16 @@ impl Map {
         let page = rustix::param::page_size() as u64;
         let from = (from / page * page).clamp(self.offset, self.end());
         let end = (from + bytes).next_multiple_of(page).min(self.end());
-        // SAFETY: the range lies within the mapping, which is ours; faulting pages in changes nothing in them.
-        unsafe {
-            let at = self.start.as_ptr().add((from - self.offset) as usize);
-            madvise(at.cast(), (end - from) as usize, Advice::LinuxPopulateWrite)
-        }?;
+        let mut at = from;
+        while at < end {
+            let bytes = PREPARE_STEP.min(end - at);
+            // SAFETY: the range lies within the mapping, which is ours; faulting pages in changes nothing in them.
+            unsafe {
+                let start = self.start.as_ptr().add((at - self.offset) as usize);
+                madvise(start.cast(), bytes as usize, Advice::LinuxPopulateWrite)
+            }?;
+            at += bytes;
+        }
         Ok(end)
     }
 }

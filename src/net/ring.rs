@@ -291,7 +291,7 @@ impl Ring {
     /// A task has done something while the loop may sleep, which then is to give the kernel what came of it.
     fn rouse(&self) {
         let mut sockets = self.0.borrow_mut();
-        if sockets.to_send.is_empty() && !sockets.system.has_queued() {
+        if sockets.to_send.is_empty() && !sockets.can_feed() && !sockets.system.has_queued() {
             return;
         }
         let wakeup = sockets.wakeup.clone();
@@ -595,7 +595,12 @@ impl Sockets {
     }
 
     fn is_idle(&mut self) -> bool {
-        self.to_send.is_empty() && self.system.is_idle()
+        self.to_send.is_empty() && !self.can_feed() && self.system.is_idle()
+    }
+
+    /// Whether a socket waits for a buffer, and there is one by now.
+    fn can_feed(&self) -> bool {
+        !self.starved.is_empty() && self.system.pool().can_offer()
     }
 
     fn may_sleep(&mut self) -> bool {

@@ -10,7 +10,7 @@ use shard::message::Ticket;
 use tracing::warn;
 
 use super::{Post, STOP_FLUSH_US, Worker};
-use crate::log::Next;
+use crate::log::{Ahead, Next};
 use crate::mesh::Envelope;
 use crate::net::Arrival;
 use crate::{process, telemetry};
@@ -132,23 +132,28 @@ impl Worker {
     fn perform_task(&mut self, now: Now, id: u64, task: DiskTask) {
         if let Some(next) = self.files.perform_at_once(&task) {
             if let Next::Prepare(ahead) = next {
-                let files = self.files.clone();
-                glommio::spawn_local(async move {
-                    glommio::executor()
-                        .spawn_blocking(move || files.prepare(ahead))
-                        .await;
-                })
-                .detach();
+                self.prepare(ahead);
             }
             let result = Ok(Done::Done);
             self.wrote_at_once = true;
             return self.shard.handle(now, Input::Disk { id, result });
         }
-        let files = self.files.at_present();
+        let (files, ahead) = (self.files.at_present(), Ahead::of(&task));
         self.posts.post_result(
             move || files.perform(task),
-            move |result| Post::Disk { id, result },
+            move |result| Post::Disk { id, result, ahead },
         );
+    }
+
+    /// Makes ready what the log is written to next, beside all else: nobody waits for that.
+    pub(super) fn prepare(&self, ahead: Ahead) {
+        let files = self.files.clone();
+        glommio::spawn_local(async move {
+            glommio::executor()
+                .spawn_blocking(move || files.prepare(ahead))
+                .await;
+        })
+        .detach();
     }
 
     /// Settings of the process are shard 0's; those of sockets are each shard's.

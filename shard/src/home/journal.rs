@@ -108,6 +108,9 @@ struct Populating {
     /// A first try failed: what stands in the log of it is to count for nothing.
     again: bool,
     jobs: u32,
+    /// Acknowledgements that a start found in the log before: whether all are there, else up to which.
+    restored: bool,
+    after: Option<JobId>,
     acks: u32,
     queues: u32,
     /// Answers up to this one; `None` before the first.
@@ -121,6 +124,8 @@ impl Populating {
         Self {
             again,
             jobs: 0,
+            restored: false,
+            after: None,
             acks: 0,
             queues: 0,
             answers: None,
@@ -608,6 +613,7 @@ impl Home {
             peers,
             pauses,
             transfers,
+            repair,
             ..
         } = self;
         let (shards, hasher) = (options.shards, &self.hasher);
@@ -618,6 +624,7 @@ impl Home {
                 &mut Lives {
                     stock,
                     peers,
+                    repair,
                     pauses,
                     transfers,
                     now,
@@ -674,6 +681,8 @@ impl Home {
             *populating = Populating {
                 again: false,
                 jobs: u32::MAX,
+                restored: true,
+                after: None,
                 acks: u32::MAX,
                 queues: u32::MAX,
                 // These stay.

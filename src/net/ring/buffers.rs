@@ -88,6 +88,11 @@ impl Pool {
         self.offered.get() > 0
     }
 
+    /// Whether any is offered, or free to be.
+    pub(super) fn can_offer(&self) -> bool {
+        self.has_offers() || !self.free.borrow().is_empty()
+    }
+
     /// The kernel had none left: more are to be offered from now on.
     pub(super) fn offer_more(&self) {
         self.offer.set(self.offer.get().saturating_mul(2).min(self.count));

@@ -26,6 +26,8 @@ const SEND_CHUNKS: usize = 64;
 const SPARE_MESSAGES: usize = 256;
 /// The only group of buffers.
 const GROUP: u16 = 0;
+/// Completions that one turn goes on to ask for.
+const MOST_COMPLETED: usize = 256;
 /// How often, and how long apart, a ring that ends looks whether the kernel has let go of everything.
 const END_LOOKS: usize = 1000;
 const END_PAUSE: Duration = Duration::from_millis(1);
@@ -257,6 +259,7 @@ impl System {
     pub(super) fn enter(&mut self) {
         self.pool.refill();
         loop {
+            let before = self.completed.len();
             let queued = self.ring.submission().len() as u32;
             let flags = EnterFlags::GETEVENTS.bits();
             // SAFETY: the queue has this many entries, each of which keeps to what `queue` asks for; no further argument is given.
@@ -266,7 +269,13 @@ impl System {
             };
             self.collect();
             match entered.as_ref().map_err(|error| error.raw_os_error()) {
-                Ok(&taken) if taken as u32 == queued => return,
+                // The kernel completes some twenty operations in a call, however many are ready.
+                Ok(&taken) if taken as u32 == queued => {
+                    let has_more = self.completed.len() > before && self.completed.len() < MOST_COMPLETED;
+                    if !(has_more && self.ring.submission().taskrun()) {
+                        return;
+                    }
+                }
                 Ok(_) | Err(Some(libc::EINTR)) => {}
                 // The kernel is short of memory, or keeps many completions: those were collected just now, and what is left is given to it
                 // by the next call.

@@ -248,6 +248,8 @@ impl Home {
                 (self.acknowledge_shared(now.mono(), job, Some(from)), true)
             }
             (None, None) => {
+                // Should it be on its way as a whole, it comes too late.
+                self.transfers.forget_wants(&id);
                 let members = Members::default();
                 return self.say(
                     from,

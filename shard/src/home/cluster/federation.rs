@@ -492,7 +492,8 @@ impl Home {
         let Job {
             share, place, queue, ..
         } = self.stock.jobs[key];
-        if share == NONE || place != Place::Idle || !self.stock.shares[share].mine {
+        let is_once = self.stock.jobs[key].at_most_once();
+        if is_once || share == NONE || place != Place::Idle || !self.stock.shares[share].mine {
             return;
         }
         self.forget_interest_in(queue, from);

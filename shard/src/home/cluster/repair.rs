@@ -7,6 +7,7 @@
 //! lie on one.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use super::placement;
 use super::share::{self, Others, Share};
@@ -15,7 +16,7 @@ use crate::clock::{Mono, Now};
 use crate::home::{Home, Origin, Place};
 use crate::id::{JobId, NodeId};
 use crate::limits::{REPAIR_PAUSE_MS, REPAIR_STEP};
-use crate::log::Holder;
+use crate::log::{AckedImage, Holder};
 use crate::plant::{self, Plant};
 use crate::structures::NONE;
 
@@ -34,6 +35,29 @@ pub struct Repair {
     jobs: BTreeMap<JobId, (Vec<Holder>, bool)>,
     /// Restored acknowledgements: whom they are to be told to, and until when.
     acks: BTreeMap<JobId, (Vec<Holder>, Mono)>,
+}
+
+impl Repair {
+    /// Other holders of a job that a start found in the log, until membership is known.
+    pub fn restored_holders(&self, id: &JobId) -> Option<&[Holder]> {
+        self.jobs.get(id).map(|(holders, _)| holders.as_slice())
+    }
+
+    /// An acknowledgement that a start found in the log, until membership is known.
+    pub fn restored_ack(&self, id: &JobId) -> Option<AckedImage> {
+        let (holders, _) = self.acks.get(id)?;
+        Some(AckedImage {
+            id: *id,
+            holders: holders.clone(),
+        })
+    }
+
+    /// So many of those at the most, behind the one with this ID.
+    pub fn restored_acks(&self, after: Option<JobId>, most: usize) -> Vec<AckedImage> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let ids = self.acks.range((from, Bound::Unbounded)).map(|(id, _)| id);
+        ids.take(most).filter_map(|id| self.restored_ack(id)).collect()
+    }
 }
 
 impl Home {

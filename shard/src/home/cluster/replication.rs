@@ -582,6 +582,7 @@ impl Home {
     pub(super) fn on_delete(&mut self, now: Now, ids: &[JobId]) {
         for id in ids {
             self.forget_ack(id);
+            self.transfers.forget_wants(id);
             if let Some(key) = self.find_job(now.mono(), id) {
                 self.journal.gone(*id);
                 self.remove(key);

@@ -143,6 +143,11 @@ impl Transfers {
         want
     }
 
+    /// A job is done with: should it still be on its way here, it is not taken.
+    pub fn forget_wants(&mut self, id: &JobId) {
+        self.wants.retain(|name, _| name.id != *id);
+    }
+
     fn plan(&mut self, name: TransferName, at: Mono) {
         let answer = self.answers.get_mut(&name).expect("it is known");
         let before = std::mem::replace(&mut answer.again_at, at);
@@ -455,7 +460,8 @@ impl Home {
             let source = self.peers.find(NodeId::from_bytes(name.source));
             let source = source.filter(|&source| self.peers.peer(source).state != PeerState::Gone);
             let answer = self.transfers.answers.get_mut(&name).expect("each has its time");
-            if source.is_none() && answer.expires_at <= now {
+            // Its source keeps no job longer than that either.
+            if answer.expires_at <= now {
                 self.retire_answer(&name);
                 continue;
             }

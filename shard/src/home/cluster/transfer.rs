@@ -218,6 +218,11 @@ impl Home {
         }
     }
 
+    /// Whether nothing leaves a job's queue.
+    fn is_closed(&self, key: u32) -> bool {
+        self.stock.queues[self.stock.jobs[key].queue].pause.output
+    }
+
     /// Whether a job with RETRY 0 may go to another node now.
     pub(super) fn may_go(&self, key: u32) -> bool {
         let job = &self.stock.jobs[key];
@@ -244,12 +249,15 @@ impl Home {
             return;
         };
         let Step::Logged { want } = found.step else { return };
+        // The queue may have been closed meanwhile.
+        let key = self.find_job(now, &id);
+        let may_leave = self.peers.leaving || key.is_none_or(|key| !self.is_closed(key));
         let to = self.peers.find(NodeId::from_bytes(found.to.node));
         let is_there = |to: &PeerNo| {
             let peer = self.peers.peer(*to);
             self.peers.is_reachable(*to) && !peer.leaving && peer.epoch == found.to.epoch
         };
-        if to.is_some_and(|to| is_there(&to)) {
+        if may_leave && to.is_some_and(|to| is_there(&to)) {
             self.send_transfer(now, id, found, want);
         } else {
             // The next tick brings it back.
@@ -433,12 +441,16 @@ impl Home {
     fn ask_target(&mut self, now: Mono, key: u32, found: Move) {
         let id = self.stock.jobs[key].id;
         let to = self.peers.find(NodeId::from_bytes(found.to.node));
-        let known = to.filter(|&to| self.peers.peer(to).state != PeerState::Gone);
-        let Some(to) = known.filter(|&to| self.peers.peer(to).epoch <= found.to.epoch) else {
+        let Some(to) = to else {
+            // Not heard of since this node's start; it may be soon.
+            return self.plan_move(&id, now.after_ms(TRANSFER_ASK_MAX_MS));
+        };
+        let peer = self.peers.peer(to);
+        if peer.state == PeerState::Gone || peer.epoch > found.to.epoch {
             // It may have handed it out before it forgot, or was forgotten.
             self.counters.transfers_in_doubt += 1;
             return self.end_transfer(now, key);
-        };
+        }
         self.name_target(now, key, to, found.to.epoch);
         let (hop, epoch) = (found.hop, found.to.epoch);
         self.peers.send(to, BusMessage::TransferAsk { id, hop, epoch });

@@ -8,6 +8,7 @@ use crate::clock::{Mono, Now};
 use crate::commands::view::PauseState;
 use crate::home::cluster::collection::Ack;
 use crate::home::cluster::pauses::Pauses;
+use crate::home::cluster::repair::Repair;
 use crate::home::cluster::share;
 use crate::home::cluster::taking::Transfers;
 use crate::home::job::Job;
@@ -36,6 +37,7 @@ impl Home {
             peers,
             pauses,
             transfers,
+            repair,
             ..
         } = self;
         let log = journal.log.as_mut().expect("a log is populated");
@@ -49,11 +51,21 @@ impl Home {
         let step = UPKEEP_STEP as u32;
         if at.jobs < stock.jobs.0.high_water() {
             for (_, job) in stock.jobs.0.iter_from(at.jobs, step) {
-                if log.append(&snapshot(stock, peers, job, now)).is_err() {
+                if log.append(&snapshot(stock, peers, repair, job, now)).is_err() {
                     return;
                 }
             }
             at.jobs = at.jobs.saturating_add(step);
+        } else if !at.restored {
+            // Before the others, as they become such when membership is known.
+            let images = repair.restored_acks(at.after, UPKEEP_STEP);
+            at.restored = images.len() < UPKEEP_STEP;
+            at.after = images.last().map(|last| last.id);
+            for image in images {
+                if log.append(&Entry::AckedSnapshot(image)).is_err() {
+                    return;
+                }
+            }
         } else if at.acks < stock.acks.high_water() {
             for (_, ack) in stock.acks.iter_from(at.acks, step).filter(|(_, ack)| !ack.dummy) {
                 if log.append(&ack_snapshot(ack, peers)).is_err() {
@@ -108,6 +120,7 @@ pub(super) fn can_populate(log: &Log) -> bool {
 pub(super) struct Lives<'a> {
     pub(super) stock: &'a Stock,
     pub(super) peers: &'a Peers,
+    pub(super) repair: &'a Repair,
     pub(super) pauses: &'a Pauses,
     pub(super) transfers: &'a Transfers,
     pub(super) now: Now,
@@ -120,7 +133,7 @@ impl Live for Lives<'_> {
         match object {
             ObjectKey::Job(id) => {
                 let job = &self.stock.jobs[self.stock.job_key(self.shards, id)?];
-                Some(snapshot(self.stock, self.peers, job, self.now))
+                Some(snapshot(self.stock, self.peers, self.repair, job, self.now))
             }
             ObjectKey::Transfer(name) => self.transfers.image(name).map(Entry::TransferSnapshot),
             ObjectKey::Queue(name) => {
@@ -133,8 +146,11 @@ impl Live for Lives<'_> {
             }
             ObjectKey::Acked(id) => {
                 let map = &self.stock.slots[usize::from(id.slot().number() / self.shards)].acks;
-                let key = map.find(id.scan_hash(), |key| self.stock.acks[key].id == *id)?;
-                Some(ack_snapshot(&self.stock.acks[key], self.peers))
+                let key = map.find(id.scan_hash(), |key| self.stock.acks[key].id == *id);
+                match key {
+                    Some(key) => Some(ack_snapshot(&self.stock.acks[key], self.peers)),
+                    None => self.repair.restored_ack(id).map(Entry::AckedSnapshot),
+                }
             }
         }
     }
@@ -144,9 +160,9 @@ impl Live for Lives<'_> {
     }
 }
 
-fn snapshot(stock: &Stock, peers: &Peers, job: &Job, now: Now) -> Entry {
+fn snapshot(stock: &Stock, peers: &Peers, repair: &Repair, job: &Job, now: Now) -> Entry {
     let name = &stock.queues[job.queue].name;
-    let holders = holders_of(stock, peers, job);
+    let holders = holders_of(stock, peers, repair, job);
     let image = job_ref(job, name, now, &holders).to_image();
     match stock.moves.get(&job.id).filter(|_| job.place == Place::Away) {
         None => Entry::JobSnapshot(image),
@@ -163,17 +179,18 @@ fn ack_snapshot(ack: &Ack, peers: &Peers) -> Entry {
 }
 
 /// A job's other holders, as a record names them.
-fn holders_of(stock: &Stock, peers: &Peers, job: &Job) -> Vec<Holder> {
-    match job.share {
-        NONE => Vec::new(),
-        share => share::recorded(&stock.shares[share].others, peers),
+fn holders_of(stock: &Stock, peers: &Peers, repair: &Repair, job: &Job) -> Vec<Holder> {
+    match (repair.restored_holders(&job.id), job.share) {
+        (Some(holders), _) => holders.to_vec(),
+        (None, NONE) => Vec::new(),
+        (None, share) => share::recorded(&stock.shares[share].others, peers),
     }
 }
 
 impl Home {
     /// A job's other holders, as a record names them.
     pub(in crate::home) fn holders_on_record(&self, job: &Job) -> Vec<Holder> {
-        holders_of(&self.stock, &self.peers, job)
+        holders_of(&self.stock, &self.peers, &self.repair, job)
     }
 }
 

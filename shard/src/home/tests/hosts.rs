@@ -189,3 +189,24 @@ fn a_node_that_leaves_leaves_copies_on_two_hosts() {
         assert_eq!(on.len(), 2, "{held:?}");
     }
 }
+
+/// A node that was asked for a copy while the job was added, and never confirmed, was waited for and asked no more.
+#[test]
+fn a_node_leaves_although_another_never_confirmed() {
+    let mut nodes = on_hosts(&[1, 1, 1, 1]);
+    nodes.cut.push((0, 3));
+    for _ in 0..8 {
+        let added = nodes.begin(0, Request::Add(copies("q", 3)));
+        nodes.pass(500);
+        assert!(
+            matches!(nodes.late(0, added), Some(Answer::Id(_))),
+            "the others have it"
+        );
+    }
+    nodes.cut.clear();
+    describe(&mut nodes, |node, peer| peer.leaving = node == 0);
+    nodes.pass(60_000);
+    let held = |nodes: &Nodes, node: usize| nodes.scenes[node].home.gauges().jobs;
+    assert_eq!(held(&nodes, 0), 0);
+    assert_eq!([1, 2, 3].map(|node| held(&nodes, node)), [8; 3]);
+}

@@ -217,6 +217,8 @@ impl Writer {
         let active = self.segments.back_mut().expect("the segment is one of the log's");
         active.end = place;
         active.sealed = false;
+        // Jobs behind it may live on whose count is gone: it counts no more, and is read instead.
+        (active.uncounted, active.living, active.stamps) = (true, 0, (self.last_stamp, self.last_stamp));
         if let Some((_, position @ Some(_))) = &mut self.relaxing {
             *position = None;
         }
