@@ -125,6 +125,13 @@ impl Bench {
             chunks: Vec::new(),
             reply: Vec::new(),
         };
+        // A start takes some turns.
+        for _ in 0..10 {
+            bench.perform();
+            bench.now.mono_us += 1_000;
+            bench.now.wall_us += 1_000;
+            bench.shard.handle(bench.now, Input::Tick);
+        }
         bench.perform();
         bench
     }
@@ -186,6 +193,10 @@ impl Bench {
                         drop(task);
                         let result = Ok(Done::Done);
                         self.shard.handle(self.now, Input::Disk { id, result });
+                    }
+                    Effect::SaveNodes { .. } => {
+                        let result = Ok(());
+                        self.shard.handle(self.now, Input::NodesSaved { result });
                     }
                     _ => {}
                 }
