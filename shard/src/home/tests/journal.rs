@@ -10,8 +10,8 @@ use crate::home::testing::{Scene, bodies, job, once, take};
 use crate::home::{Origin, Turn};
 use crate::id::JobId;
 use crate::log::{
-    Action, AppendFsync, Done, FoundFile, Io, IoError, Log, Recovered, Recovery, RecoveryOptions, Thresholds,
-    Want, WriterOptions,
+    AckedImage, Action, AppendFsync, Done, Entry, FoundFile, Holder, HoldersImage, Io, IoError, Log,
+    Recovered, Recovery, RecoveryOptions, Thresholds, Want, WriterOptions,
 };
 use crate::message::{Answer, Manner, Patience, Ticket};
 
@@ -526,4 +526,35 @@ fn every_state_comes_back_as_it_was() {
         ["2", "3", "4"],
         "leases end when they would have"
     );
+}
+
+/// A start with another number of shards writes all to a new log before anything is known of other nodes.
+#[test]
+fn what_other_nodes_are_to_be_told_is_in_a_log_that_is_written_before_they_are_known() {
+    let mut logged = Logged::new(AppendFsync::EverySecond);
+    let ids: Vec<JobId> = (0..2).map(|_| logged.add(job("q", "x"))).collect();
+    let mut scene = logged.restart(0);
+    let holders = vec![Holder {
+        node: [9; 20],
+        epoch: 5,
+    }];
+    let origin = Origin { shard: 0, shards: 1 };
+    let held = HoldersImage {
+        id: ids[0],
+        holders: holders.clone(),
+    };
+    let acked = AckedImage {
+        id: ids[1],
+        holders: holders.clone(),
+    };
+    for entry in [Entry::Holders(held), Entry::Acked(acked.clone())] {
+        scene.home.restore(scene.now, origin, entry).unwrap();
+    }
+    let mut again = Logged::filled(scene, AppendFsync::EverySecond, true);
+    for _ in 0..2 {
+        let repair = &again.restart(0).home.repair;
+        assert_eq!(repair.restored_holders(&ids[0]), Some(holders.as_slice()));
+        assert_eq!(repair.restored_ack(&ids[1]), Some(acked.clone()));
+        again.compact();
+    }
 }

@@ -325,6 +325,24 @@ fn an_acknowledgement_follows_the_job() {
 }
 
 #[test]
+fn a_job_that_was_acknowledged_before_it_arrives_is_not_taken() {
+    for verb in [IdVerb::Acknowledge, IdVerb::FastAcknowledge] {
+        let (mut nodes, id, ticket) = one_way();
+        let is_transfer = |message: &BusMessage| matches!(message, BusMessage::Transfer { .. });
+        let said = talk(&mut nodes, |message| !is_transfer(message));
+        let late = said.iter().find(|said| is_transfer(&said.2)).expect("it went");
+        nodes.ids(0, verb, id);
+        nodes.settle();
+        let (from, to, message) = late.clone();
+        nodes.deliver(from, to, message);
+        nodes.settle();
+        nodes.pass(10_000);
+        assert_eq!(got(&mut nodes, 1, ticket), []);
+        assert_eq!((nodes.states(id), open(&nodes)), (vec![None; 2], (0, 0)));
+    }
+}
+
+#[test]
 fn a_job_that_is_deleted_or_expires_on_its_way_is_not_asked_about() {
     for deleted in [false, true] {
         let mut nodes = Nodes::new(2);
