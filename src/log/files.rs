@@ -81,7 +81,7 @@ impl Files {
 
     /// Whether to [`prepare`](Self::prepare) what stands behind a write that a thread has made. It is asked for once.
     pub fn asks_for(&self, ahead: &Ahead) -> bool {
-        self.lock_handles().asks_for_window(ahead.key)
+        self.lock_handles().asks_for_window(ahead.key, ahead.written)
     }
 
     /// Prepares what stands behind a write for those to come; it may wait for the disk. Without it they go the long way, so no failure is an error.

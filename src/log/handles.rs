@@ -31,7 +31,10 @@ const WRITES_BEFORE_WINDOW: u64 = 4;
 const FIRST_WINDOW_BYTES: u64 = 32 << 10;
 /// Writes like the last one that a window has room for.
 const WRITES_PER_WINDOW: u64 = 4;
-/// Bytes of the longest window: longer writes go by a thread.
+/// Bytes of a write above which no window is made for the next: to make pages ready costs more than to write them, and for so many bytes
+/// more than the change of threads.
+const LARGE_WRITE_BYTES: u64 = 128 << 10;
+/// Bytes of the longest window.
 const LONGEST_WINDOW_BYTES: u64 = 1 << 20;
 
 /// So long a window is used after pages of it were made ready. The kernel writes pages that are dirty for long (30 s, unless told otherwise), and a
@@ -138,7 +141,8 @@ impl Handles {
         handle.ended += 1;
         let (map, end) = window.map();
         let is_last = end == map.end();
-        if is_last || handle.is_asked || end - offset > handle.window_bytes / 4 {
+        let bytes: u64 = chunks.iter().map(|chunk| chunk.len() as u64).sum();
+        if is_last || bytes > LARGE_WRITE_BYTES || handle.is_asked || end - offset > handle.window_bytes / 4 {
             Stored::Yes
         } else {
             handle.is_asked = true;
@@ -146,11 +150,12 @@ impl Handles {
         }
     }
 
-    /// Whether pages behind a write are to be made ready, and were not asked for yet.
-    pub fn asks_for_window(&mut self, key: Key) -> bool {
+    /// Whether pages behind a write of so many bytes are to be made ready, and were not asked for yet.
+    pub fn asks_for_window(&mut self, key: Key, written: u64) -> bool {
+        let is_small = written <= LARGE_WRITE_BYTES;
         let handle = self
             .find(key)
-            .filter(|handle| handle.is_worth_it() && !handle.is_asked);
+            .filter(|handle| is_small && handle.is_worth_it() && !handle.is_asked);
         handle.map(|handle| handle.is_asked = true).is_some()
     }
 
