@@ -504,7 +504,10 @@ impl Home {
             return;
         };
         let share = self.share_of(now.mono(), key);
-        if share::note(&mut self.stock.shares[share].others, from, epoch, true) {
+        // Who is not among those that were asked has left since: what it says is old.
+        let others = &mut self.stock.shares[share].others;
+        let is_asked = others.iter().any(|member| member.peer == from);
+        if is_asked && share::note(others, from, epoch, true) {
             self.count_hosts(share);
             self.look_at_copies(now.mono(), key);
         }

@@ -151,3 +151,21 @@ fn copies_that_a_node_took_along_are_made_again_when_there_is_a_node() {
     nodes.pass(200_000);
     assert!(nodes.states(id).iter().all(Option::is_some));
 }
+
+/// A node that left while its confirmation was still on the way was taken for a holder again; when it then forgot that it had left, its "unknown"
+/// passed for an acknowledgement, and the job was lost.
+#[test]
+fn who_left_is_no_holder_though_its_confirmation_comes_late() {
+    let mut nodes = Nodes::new(3);
+    let id = nodes.add(0, copies("q", 3)).unwrap();
+    nodes.settle();
+    let others = |nodes: &mut Nodes| {
+        let Scene { home, now, .. } = &mut nodes.scenes[0];
+        let key = home.find_job(now.mono(), &id).expect("it is here");
+        home.holders_on_record(home.job(key)).len()
+    };
+    assert_eq!(others(&mut nodes), 2);
+    nodes.deliver(1, 0, BusMessage::Left { id });
+    nodes.deliver(1, 0, BusMessage::Copied { id });
+    assert_eq!(others(&mut nodes), 1);
+}
