@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use shard::log::{Action, Current, DiskTask, Done, FileName, IoError, LogFolder};
+use shard::log::{Action, Current, DiskTask, Done, FIRST_RECORD, FileName, IoError, LogFolder};
 use tracing::{debug, warn};
 
 use super::generations;
@@ -17,9 +17,6 @@ use super::handles::{Handles, Key, Stored, Wanted};
 use super::lock::FolderLock;
 use super::system::{allocate, create_new, failed, read_at, show, sync_folder, unless_gone, write_chunks};
 use super::window::Map;
-
-/// Bytes of a segment's header: its first record stands behind it.
-const HEADER_BYTES: u64 = 64;
 
 /// The log's files, as a shard sees them.
 #[derive(Clone, Debug)]
@@ -60,22 +57,11 @@ impl Files {
 
     /// Performs a task that needs no thread that may wait: a write into a segment's window. `None`: it was not performed.
     pub fn perform_at_once(&self, task: &DiskTask) -> Option<Next> {
-        let DiskTask::Segment(
-            folder,
-            Action::Write {
-                segment,
-                offset,
-                chunks,
-            },
-        ) = task
-        else {
-            return None;
-        };
-        let key = key(*folder, *segment);
-        match self.lock_handles().store(key, *offset, chunks) {
+        let (key, offset, chunks) = as_write(task)?;
+        match self.lock_handles().store(key, offset, chunks) {
             Stored::No => None,
             Stored::Yes => Some(Next::Nothing),
-            Stored::NearItsEnd => Some(Next::Prepare(Ahead::behind(key, *offset, chunks))),
+            Stored::NearItsEnd => Some(Next::Prepare(Ahead::behind(key, offset, chunks))),
         }
     }
 
@@ -91,7 +77,7 @@ impl Files {
         if self.make_ready(key, &wanted, offset) {
             let next = self.with_handles(|handles| handles.wants_next(key));
             if let Some((next, wanted)) = next {
-                self.make_ready(next, &wanted, HEADER_BYTES);
+                self.make_ready(next, &wanted, FIRST_RECORD);
             }
         }
     }
@@ -148,7 +134,7 @@ impl Files {
         folder: LogFolder,
         segment: u64,
         bytes: u64,
-        header: &[u8; HEADER_BYTES as usize],
+        header: &[u8; FIRST_RECORD as usize],
     ) -> Result<(), IoError> {
         self.unlink(folder, segment)?;
         let path = self.path(folder, segment);
@@ -264,18 +250,8 @@ pub struct Ahead {
 impl Ahead {
     /// What stands behind a task, if that is a write.
     pub fn of(task: &DiskTask) -> Option<Self> {
-        let DiskTask::Segment(
-            folder,
-            Action::Write {
-                segment,
-                offset,
-                chunks,
-            },
-        ) = task
-        else {
-            return None;
-        };
-        Some(Self::behind(key(*folder, *segment), *offset, chunks))
+        let (key, offset, chunks) = as_write(task)?;
+        Some(Self::behind(key, offset, chunks))
     }
 
     fn behind(key: Key, offset: u64, chunks: &[Bytes]) -> Self {
@@ -285,6 +261,21 @@ impl Ahead {
             offset: offset + written,
             written,
         }
+    }
+}
+
+/// Where and what a task writes, if that is what it does.
+fn as_write(task: &DiskTask) -> Option<(Key, u64, &[Bytes])> {
+    match task {
+        DiskTask::Segment(
+            folder,
+            Action::Write {
+                segment,
+                offset,
+                chunks,
+            },
+        ) => Some((key(*folder, *segment), *offset, chunks)),
+        _ => None,
     }
 }
 
@@ -305,7 +296,7 @@ fn key(folder: LogFolder, segment: u64) -> Key {
     Key { folder, segment }
 }
 
-fn fill_header(file: &File, header: &[u8; HEADER_BYTES as usize]) -> io::Result<()> {
+fn fill_header(file: &File, header: &[u8; FIRST_RECORD as usize]) -> io::Result<()> {
     use std::os::unix::fs::FileExt;
     file.write_all_at(header, 0)?;
     file.sync_all()

@@ -22,12 +22,12 @@
 //! | | nothing of this name | Offered: in its queue | Logged: Away, not sent | Sent: Away |
 //! | --- | --- | --- | --- | --- |
 //! | Want | - | if it may go still: `sent`, Logged | - | a new number: Transfer again |
-//! | `sent` is synced | - | - | Transfer, Sent; target out of reach or with another epoch: comes back | - |
+//! | `sent` is synced | - | - | Transfer, Sent; target out of reach or with another epoch, or the queue is closed: comes back | - |
 //! | `sent` failed | - | - | comes back | - |
 //! | Answer taken | retires | - | - | ends, retires |
 //! | Answer refused | retires | - | - | comes back, retires |
 //! | Refused | - | forgotten, the node is passed by for a while | - | - |
-//! | time | - | forgotten, offered anew | - | Ask; target's epoch is another, or it is forgotten: ends |
+//! | time | - | forgotten, offered anew | - | Ask, once the target is known; its epoch is another, or it is forgotten: ends |
 //! | handed out, DELJOB, ACKJOB, expired, FLUSHALL | - | as ever; a Want finds nothing | goes; not sent | goes; SetAck, Delete, Left to the target |
 //! | ENQUEUE, NACK, DEQUEUE | as ever | as ever | not counted | not counted |
 //! | crash | - | it is in its queue | `sent` on disk: Sent; else in its queue | Sent |
@@ -44,7 +44,8 @@
 //! | Retire | - | - | `retired`, forgotten |
 //! | record failed | - | - | job and answer are undone: nobody was told |
 //! | time | - | the oldest are dropped | says it again |
-//! | source is forgotten | - | - | forgotten when the job's life is over |
+//! | SetAck, Delete | - | drops it: a Transfer that comes later is not taken | - |
+//! | the job's life is over | - | - | `retired`, forgotten |
 //! | FLUSHALL | - | - | stays: only the job goes |
 //! | crash | - | gone: a Transfer asks for a new one | on disk, in one record with the job |
 //!
@@ -229,7 +230,7 @@ impl Home {
         let leaves = self.peers.leaving && !job.delivered;
         job.at_most_once()
             && match job.place {
-                Place::Queued => leaves || !self.stock.queues[job.queue].pause.output,
+                Place::Queued => leaves || !self.is_closed(key),
                 Place::Idle | Place::Held => leaves,
                 Place::Waiting | Place::Reserved | Place::Leased | Place::Away => false,
             }
