@@ -12,8 +12,6 @@ pub enum Plant {
     HastyGotAck,
     /// A node that lost all it had since does not know of a job: that is taken for an acknowledgement.
     AnyEpoch,
-    /// A holder that lost all it had still counts as one, and nobody repairs.
-    NoRepair,
     /// A copy is confirmed, and not kept.
     LostCopy,
     /// A compacted segment is unlinked before what was copied from it is durable.
@@ -32,11 +30,10 @@ pub enum Plant {
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 10] = [
         Self::LostAck,
         Self::HastyGotAck,
         Self::AnyEpoch,
-        Self::NoRepair,
         Self::LostCopy,
         Self::EarlyUnlink,
         Self::LostStanding,
