@@ -13,7 +13,7 @@ mod generations;
 mod handles;
 mod lock;
 mod repair;
-mod system;
+pub mod system;
 mod window;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `nodes.conf` on disk: one process at a time, replaced in one step.
 //!
 //! A new text is written to a file beside, synced, renamed over the old one, and the folder synced: a crash at any moment leaves the old
-//! text or the new one. Since the file itself is replaced, the lock is on a file of its own, `<name>.lock`, which is never removed; the kernel gives it
+//! text or the new one. The file beside is made ahead, with room, so that a full disk does not keep a node from starting. Since the file itself is replaced, the lock is on a file of its own, `<name>.lock`, which is never removed; the kernel gives it
 //! back when the process ends.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -12,9 +12,14 @@ use std::sync::Arc;
 
 use shard::cluster::conf::{self, Nodes};
 use thiserror::Error;
+use tracing::debug;
+
+use crate::log::system::allocate;
 
 /// Permissions of the files.
 const MODE: u32 = 0o600;
+/// Room that the next text has at least: some twenty nodes more.
+const ROOM_BYTES: u64 = 4_096;
 
 /// Why a node cannot use its file.
 #[derive(Debug, Error)]
@@ -92,11 +97,16 @@ impl NodesFile {
 
     /// Replaces the text; on an error the old one is still there, or the new one is.
     pub fn replace(&self, text: &str) -> Result<(), String> {
-        let written = beside(&self.path, "new");
-        let replaced = write(&written, text)
-            .and_then(|()| fs::rename(&written, &self.path))
+        let next = beside(&self.path, "new");
+        let replaced = write(&next, text)
+            .and_then(|()| fs::rename(&next, &self.path))
             .and_then(|()| sync_folder(&self.path));
-        replaced.map_err(|error| format!("{}: {error}", self.path.display()))
+        replaced.map_err(|error| format!("{}: {error}", self.path.display()))?;
+        let room_bytes = text.len() as u64 + ROOM_BYTES;
+        if let Err(error) = make_room(&next, room_bytes) {
+            debug!("no room ahead for the next {}: {error}", self.path.display());
+        }
+        Ok(())
     }
 }
 
@@ -112,11 +122,23 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
         .create(true)
-        .truncate(true)
+        .truncate(false)
         .mode(MODE)
         .open(path)?;
     file.write_all(text.as_bytes())?;
+    file.set_len(text.len() as u64)?;
     file.sync_all()
+}
+
+/// The file has these bytes of the disk, whatever is in them.
+fn make_room(path: &Path, bytes: u64) -> io::Result<()> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(MODE)
+        .open(path)?;
+    allocate(&file, bytes)
 }
 
 fn sync_folder(path: &Path) -> io::Result<()> {
@@ -161,7 +183,7 @@ mod tests {
         }
         drop(file);
         // What a crash left of an earlier write does no harm.
-        fs::write(folder.path().join("nodes.conf.new"), "half a li").unwrap();
+        fs::write(folder.path().join("nodes.conf.new"), "half a li\n".repeat(900)).unwrap();
         let (file, nodes) = open(&folder).unwrap();
         assert_eq!(nodes.me.unwrap().id.to_string(), "b".repeat(40));
         assert_eq!(folder.mode("nodes.conf"), 0o600);

@@ -37,14 +37,17 @@ impl Membership {
             && self.meets.is_empty()
             && self.resetting.is_none()
             && !self.nodes.iter().any(|node| node.state != PeerState::Gone);
-        (self.running && !self.silent && !is_idle).then(|| self.last_tick.after_ms(self.tick_ms()))
+        let tick =
+            (self.running && !self.silent && !is_idle).then(|| self.last_tick.after_ms(self.tick_ms()));
+        let again = self.save_again.filter(|_| !self.saving);
+        tick.into_iter().chain(again).min()
     }
 
     /// Looks after all that time brings.
     pub fn tick(&mut self, now: Now) {
         if !self.running || self.silent {
             self.last_tick = now.mono();
-            return;
+            return self.save_when_due();
         }
         self.forgive_own_sleep(now);
         self.news.retain(|(_, until)| *until > now.mono());

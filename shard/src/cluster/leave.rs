@@ -186,7 +186,7 @@ impl Membership {
     }
 
     /// The ban of a node has changed: what follows.
-    fn banned(&mut self, now: Now, id: NodeId) {
+    pub(super) fn banned(&mut self, now: Now, id: NodeId) {
         self.dirty = true;
         self.announce(now, id);
         if id == self.me.id {

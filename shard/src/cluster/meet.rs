@@ -185,9 +185,10 @@ impl Membership {
             }
         }
         if self.bans.bans(id, sender.generation) {
-            // What a node said before it was reset, or while it is: by now it has another generation, or another ID.
+            // What a node said before it was reset, or while it is: by now it has another generation, or another ID. An earlier MEET may have
+            // made it a member.
             if self.bans.get(id).is_some_and(|ban| ban.up_to != Ban::ALL) {
-                return;
+                return self.banned(now, id);
             }
             self.bans.set(id, 0);
             self.announce(now, id);

@@ -19,7 +19,8 @@
 //! member names, unless they are banned. FORGET bans every generation of a node, RESET those up to its own; bans have a count, so
 //! that of two the later word wins; only a MEET lifts one. Who is banned is told so (`Farewell`), and then forgets all the others.
 //!
-//! Nothing is said before `nodes.conf` holds the generation of this start.
+//! Nothing is said before `nodes.conf` holds the generation of this start. A write that fails is tried again every second: what waits for it
+//! waits on, but for commands, which are told.
 //!
 //! Order of calls: `start` once, when the store epoch is known; then any number of inputs, each followed by `take_acts`, `take_packet` until
 //! there is none, and `take_topology`; `tick` when `next_deadline` has come.
@@ -62,6 +63,9 @@ pub use record::{Record, hash_of, is_host};
 /// Links for jobs are numbered as their peers are; those of membership from here on.
 pub const MEMBERSHIP_LINKS: u32 = 1 << 16;
 
+/// When a write of `nodes.conf` that failed is tried again.
+const SAVE_AGAIN_MS: u64 = 1_000;
+
 /// What a node is besides its ID, and the settings that concern membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
@@ -96,8 +100,6 @@ pub(crate) enum Act {
     Done(Ticket, Result<(), CommandError>),
     /// RESET, DEBUG FLUSHALL: the node has this store epoch, and its jobs are to go. Then the command is done.
     Flush(Ticket, u64),
-    /// The process must stop.
-    Die(String),
 }
 
 /// Another node that was known since the start.
@@ -154,6 +156,8 @@ pub(crate) struct Membership {
     last_tick: Mono,
     dirty: bool,
     saving: bool,
+    /// The last write failed: when the next is tried.
+    save_again: Option<Mono>,
     /// Commands that wait for the next write of `nodes.conf`, and for the one that is under way.
     for_next_save: Vec<Ticket>,
     for_this_save: Vec<Ticket>,
@@ -222,6 +226,7 @@ impl Membership {
             last_tick: now.mono(),
             dirty: true,
             saving: false,
+            save_again: None,
             for_next_save: Vec::new(),
             for_this_save: Vec::new(),
             flushing: None,
@@ -306,8 +311,11 @@ impl Membership {
     pub fn saved(&mut self, now: Now, result: Result<(), String>) {
         self.saving = false;
         if let Err(why) = result {
-            let why = format!("the cluster's configuration cannot be written: {why}");
-            return self.acts.push(Act::Die(why));
+            return self.not_saved(now, &why);
+        }
+        if self.save_again.take().is_some() {
+            let text = "the cluster's configuration is written again".to_owned();
+            self.acts.push(Act::Tell(LogLevel::Info, text));
         }
         for ticket in std::mem::take(&mut self.for_this_save) {
             self.acts.push(Act::Done(ticket, Ok(())));
@@ -327,6 +335,34 @@ impl Membership {
         }
         self.tick(now);
         self.save_when_due();
+    }
+
+    /// A full disk, most likely: commands that wait are told, all else waits until a later write succeeds.
+    fn not_saved(&mut self, now: Now, why: &str) {
+        if self.save_again.is_none() {
+            let silence = if self.silent {
+                "; until then this node takes no part in the cluster"
+            } else {
+                ""
+            };
+            let text = format!(
+                "the cluster's configuration cannot be written, and is tried again every second: {why}{silence}"
+            );
+            self.acts.push(Act::Tell(LogLevel::Error, text));
+        }
+        self.save_again = Some(now.mono().after_ms(SAVE_AGAIN_MS));
+        self.dirty = true;
+        let error = format!("The cluster's configuration cannot be written: {why}");
+        for ticket in std::mem::take(&mut self.for_this_save) {
+            self.acts
+                .push(Act::Done(ticket, Err(CommandError::other(error.clone()))));
+        }
+        let mut dial_first = std::mem::take(&mut self.dial_after_this_save);
+        dial_first.append(&mut self.dial_after_next_save);
+        self.dial_after_next_save = dial_first;
+        if let Some((_, is_in_this)) = &mut self.flushing {
+            *is_in_this = false;
+        }
     }
 
     /// Something happened to a link of ours.
@@ -459,7 +495,8 @@ impl Membership {
 
     /// Has `nodes.conf` written when it has changed, one write at a time.
     fn save_when_due(&mut self) {
-        if self.dirty && !self.saving && self.running {
+        let waits = self.save_again.is_some_and(|again| self.last_tick < again);
+        if self.dirty && !self.saving && !waits && self.running {
             (self.dirty, self.saving) = (false, true);
             self.for_this_save.append(&mut self.for_next_save);
             self.dial_after_this_save.append(&mut self.dial_after_next_save);

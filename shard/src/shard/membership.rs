@@ -73,7 +73,6 @@ impl Shard {
             Act::HangUp(link) => self.core.effects.push(Effect::HangUp { link }),
             Act::Save(text) => self.core.effects.push(Effect::SaveNodes { text }),
             Act::Tell(level, text) => self.core.effects.push(Effect::Log { level, text }),
-            Act::Die(why) => self.core.effects.push(Effect::Die { why }),
             Act::Done(ticket, result) => {
                 let result = result.map(|()| 0);
                 self.core

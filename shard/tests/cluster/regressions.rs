@@ -51,7 +51,7 @@ fn a_node_whose_log_begins_takes_part_in_the_cluster() {
             calls.extend(machine.node.calls.drain(..));
             match calls.pop_front() {
                 Some((_, Effect::SaveNodes { .. })) => {
-                    machine.node.nodes_saved();
+                    machine.node.nodes_saved(true);
                     machine.stepped(0);
                 }
                 Some((_, Effect::Identity { .. })) => break true,

@@ -270,8 +270,12 @@ impl World {
     fn host_event(&mut self, at: usize) {
         let now_us = self.now_us();
         if let Some((_, text)) = self.hosts[at].saving.take_if(|(due_us, _)| *due_us <= now_us) {
-            self.hosts[at].keeps(&text);
-            self.node(at).node.nodes_saved();
+            let faults = self.node(at).disk.faults;
+            let fails = faults.any() && self.chance.percent(faults.create.max(20));
+            if !fails {
+                self.hosts[at].keeps(&text);
+            }
+            self.node(at).node.nodes_saved(!fails);
             return self.stepped(at, 0);
         }
         let machine = self.node(at);

@@ -409,9 +409,13 @@ impl<W: Watch> Node<W> {
         self.step(shard, &Happening::Outside, Input::Mesh { from: 0, messages });
     }
 
-    /// `nodes.conf` was written.
-    pub fn nodes_saved(&mut self) {
-        let result = Ok(());
+    /// `nodes.conf` was written, or not.
+    pub fn nodes_saved(&mut self, is_written: bool) {
+        let result = if is_written {
+            Ok(())
+        } else {
+            Err("no space left on the device".to_owned())
+        };
         self.step(0, &Happening::Outside, Input::NodesSaved { result });
     }
 

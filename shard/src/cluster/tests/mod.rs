@@ -200,22 +200,7 @@ proptest! {
         before_ms in 0..150u64,
         hard in any::<bool>(),
     ) {
-        let mut world = World::new(4, seed);
-        let (old, outsider) = (world.id(0), 3);
-        world.meet(0, 1);
-        world.meet(0, 2);
-        world.until(4_000, "three know each other", |world| world.is_whole(&[0, 1, 2]));
-        (world.loss, world.delay_ms) = (loss, 50);
-        world.meet(0, outsider);
-        world.run(before_ms);
-        world.with(0, |machine, now, ticket| machine.reset(now, ticket, hard));
-        world.until(1_500, "reset", |world| !world.places[0].flushed.is_empty());
-        world.meet(1, outsider);
-        world.until(6_000, "the others know each other, and not who was reset", |world| {
-            world.is_whole(&[1, 2, outsider]) && nobody_knows(world, &[1, 2, outsider], old)
-        });
-        world.run(2_000);
-        prop_assert!(nobody_knows(&world, &[1, 2, outsider], old), "{}", world.show());
+        resets_while_it_meets(seed, loss, before_ms, hard);
     }
 
     #[test]
@@ -270,6 +255,32 @@ proptest! {
         world.run(1_000);
         prop_assert!(world.is_whole(&[0, 1, 2]));
     }
+}
+
+fn resets_while_it_meets(seed: u64, loss: u64, before_ms: u64, hard: bool) {
+    let mut world = World::new(4, seed);
+    let (old, outsider) = (world.id(0), 3);
+    world.meet(0, 1);
+    world.meet(0, 2);
+    world.until(4_000, "three know each other", |world| world.is_whole(&[0, 1, 2]));
+    (world.loss, world.delay_ms) = (loss, 50);
+    world.meet(0, outsider);
+    world.run(before_ms);
+    world.with(0, |machine, now, ticket| machine.reset(now, ticket, hard));
+    world.until(1_500, "reset", |world| !world.places[0].flushed.is_empty());
+    world.meet(1, outsider);
+    world.until(
+        6_000,
+        "the others know each other, and not who was reset",
+        |world| world.is_whole(&[1, 2, outsider]) && nobody_knows(world, &[1, 2, outsider], old),
+    );
+    world.run(2_000);
+    assert!(nobody_knows(&world, &[1, 2, outsider], old), "{}", world.show());
+}
+
+#[test]
+fn a_second_meet_that_tells_of_the_reset_undoes_the_first() {
+    resets_while_it_meets(4_777_791_889_130_175_677, 48, 50, false);
 }
 
 #[test]
@@ -353,6 +364,44 @@ fn a_meet_that_comes_to_nothing_is_told_and_counted() {
     world.run(3_000);
     world.start(1);
     world.until(3_000, "met", |world| world.is_whole(&[0, 1]));
+}
+
+#[test]
+fn a_configuration_that_cannot_be_written_is_tried_again() {
+    let mut world = World::new(2, 6);
+    world.join();
+    // A start: it takes part when it could be written.
+    world.kill(0);
+    world.places[0].disk_is_full = true;
+    world.start(0);
+    world.run(3_000);
+    assert!(world.machine(0).silent);
+    let said = world.places[0].said.join("\n");
+    assert_eq!(said.matches("cannot be written").count(), 1, "{said}");
+    assert!(said.contains("takes no part in the cluster"), "{said}");
+    world.places[0].disk_is_full = false;
+    world.until(3_000, "whole", |world| world.is_whole(&[0, 1]));
+    assert!(world.places[0].said.join("\n").contains("is written again"));
+    // Commands are told; what they began stays begun, and is written later.
+    world.places[0].disk_is_full = true;
+    let other = world.id(1);
+    world.forget(0, other);
+    world.with(0, |machine, now, ticket| machine.flush(now, ticket));
+    world.run(1_500);
+    let error = world.places[0]
+        .done
+        .pop()
+        .expect("FORGET ended")
+        .expect_err("it is not safe");
+    assert!(error.to_string().contains("cannot be written"), "{error}");
+    assert!(
+        world.places[0].flushed.is_empty(),
+        "no epoch before it was written"
+    );
+    world.places[0].disk_is_full = false;
+    world.until(1_500, "flushed", |world| world.places[0].flushed.len() == 1);
+    let saved = conf::parse(&world.places[0].disk).expect("what was saved is read");
+    assert!(!saved.others.iter().any(|record| record.id == other), "{saved:?}");
 }
 
 #[test]

@@ -32,6 +32,7 @@ pub struct Place {
     pub machine: Option<Membership>,
     pub ip: Ipv4Addr,
     pub disk: String,
+    pub disk_is_full: bool,
     pub topology: Option<Topology>,
     pub said: Vec<String>,
     /// Ends of commands.
@@ -80,6 +81,7 @@ impl World {
                 machine: None,
                 ip: Ipv4Addr::new(10, 0, 0, node as u8 + 1),
                 disk: String::new(),
+                disk_is_full: false,
                 topology: None,
                 said: Vec::new(),
                 done: Vec::new(),
@@ -253,7 +255,6 @@ impl World {
                 place.flushed.push(epoch);
                 self.with(node, |machine, now, _| machine.flushed(now));
             }
-            Act::Die(why) => panic!("{why}"),
         }
     }
 
@@ -320,8 +321,13 @@ impl World {
             }
             Event::Saved { node, life, text } => {
                 if self.places[node].life == life && self.places[node].machine.is_some() {
-                    self.places[node].disk = text;
-                    self.with(node, |machine, now, _| machine.saved(now, Ok(())));
+                    let result = if self.places[node].disk_is_full {
+                        Err("no space left".to_owned())
+                    } else {
+                        self.places[node].disk = text;
+                        Ok(())
+                    };
+                    self.with(node, |machine, now, _| machine.saved(now, result));
                 }
             }
         }
