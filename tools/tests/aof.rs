@@ -481,7 +481,7 @@ fn stats_are_what_the_records_add_up_to() {
     );
     assert_eq!(stats["oldest_created"], "2023-11-14T22:13:20.001Z");
     assert_eq!(stats["newest_created"], "2023-11-14T22:13:20.003Z");
-    let live = 2 * (shard::log::image_bytes(4, 13, 0) + shard::log::image_bytes(15, 0, 0));
+    let live = 2 * (shard::log::image_bytes(4, 13) + shard::log::image_bytes(15, 0));
     assert_eq!(stats["live_bytes"], live);
     let dumped: u64 = (0..2).map(|shard| folder.used(shard)[0].1 as u64 - 64).sum();
     let log_bytes = stats["log_bytes"].as_u64().unwrap();

@@ -562,7 +562,7 @@ impl Home {
 
     /// What all that lives would take in the log, bytes.
     pub fn log_live_bytes(&self) -> u64 {
-        self.stock.log_bytes
+        self.stock.live_log_bytes()
     }
 
     /// Answers that wait for the log.

@@ -15,7 +15,7 @@ use crate::clock::Mono;
 use crate::commands::view::PauseState;
 use crate::id::JobId;
 use crate::limits::{IDLE_QUEUE_MS, TEARDOWN_STEP, UPKEEP_STEP};
-use crate::log::image_bytes;
+use crate::log::{SHARE_IMAGE_BYTES, image_bytes};
 use crate::slot::{SLOTS, Slot};
 use crate::structures::NONE;
 use crate::structures::list::List;
@@ -64,7 +64,7 @@ pub struct Stock {
     pub queued: u64,
     /// What all of it is charged with.
     pub bytes: u64,
-    /// What all jobs would take in the log.
+    /// What all jobs would take in the log, if this node alone had them.
     pub log_bytes: u64,
 }
 
@@ -77,6 +77,11 @@ pub struct SlotMaps {
 }
 
 impl Stock {
+    /// What all jobs would take in the log.
+    pub fn live_log_bytes(&self) -> u64 {
+        self.log_bytes + self.shares.len() as u64 * SHARE_IMAGE_BYTES
+    }
+
     pub fn new(shards: u16, seed: u64, now: Mono) -> Self {
         let slots = (0..SLOTS.div_ceil(shards)).map(|_| SlotMaps::default()).collect();
         Self {
@@ -302,7 +307,7 @@ impl Home {
             ..
         } = &mut self.stock;
         queues[job.queue].members += 1;
-        *log_bytes += image_bytes(queues[job.queue].name.len(), job.body.len(), 0);
+        *log_bytes += image_bytes(queues[job.queue].name.len(), job.body.len());
         let key = jobs.0.insert_with(|key| {
             job.timer = Some(timers.insert(deadline.0, key));
             job
@@ -333,7 +338,7 @@ impl Home {
             timers.cancel(timer);
         }
         queues[job.queue].members -= 1;
-        *log_bytes -= image_bytes(queues[job.queue].name.len(), job.body.len(), 0);
+        *log_bytes -= image_bytes(queues[job.queue].name.len(), job.body.len());
         self.release(job.bytes());
     }
 

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use thiserror::Error;
 
 use super::record::*;
-use super::together::{self, Together};
+use super::together::{self, Of, Together};
 use crate::commands::view::PauseState;
 use crate::id::JobId;
 use crate::wire::Blob;
@@ -64,11 +64,20 @@ impl BadRecord {
     }
 }
 
-/// Bytes of the record of one job image on disk: what a living job adds to the live bytes of the log.
-pub fn image_bytes(name_bytes: usize, body_bytes: usize, holders: usize) -> u64 {
-    let fixed = size_of::<ArchivedJobPayload>() + holders * size_of::<ArchivedHolderPayload>();
-    padded((HEADER_BYTES + fixed + name_bytes + body_bytes) as u64)
+/// Bytes that a living job adds to the live bytes of the log, about: its part of a record, its name included.
+pub fn image_bytes(name_bytes: usize, body_bytes: usize) -> u64 {
+    let fixed = if body_bytes < SHARED_BODY_BYTES {
+        size_of::<ArchivedNewJobPayload>()
+    } else {
+        HEADER_BYTES + size_of::<ArchivedJobPayload>()
+    };
+    (fixed + name_bytes + body_bytes) as u64
 }
+
+/// How much more a job adds that another node holds too: it has a record of its own.
+pub const SHARE_IMAGE_BYTES: u64 =
+    (HEADER_BYTES + size_of::<ArchivedJobPayload>() + size_of::<ArchivedHolderPayload>()
+        - size_of::<ArchivedNewJobPayload>()) as u64;
 
 /// Where a record stands, for its checksum and its header.
 #[derive(Clone, Copy, Debug)]
@@ -88,26 +97,29 @@ pub enum Group {
     Acked { ids: Vec<JobId>, holders: Vec<Holder> },
     Holders { ids: Vec<JobId>, holders: Vec<Holder> },
     Gone(Vec<JobId>),
-    Added(Together),
+    Jobs(Together),
 }
 
 impl Group {
     /// Takes a job in that was just added, if it goes into the same record, and that into so many bytes.
     pub fn take_job(&mut self, job: &JobRef<'_>, room: u64) -> bool {
         match self {
-            Self::Added(together) => together.most_bytes_with(job) <= room && together.take(job),
+            Self::Jobs(together) => together.of() == Of::Added && together.take(job, room),
             _ => false,
         }
     }
 
     /// Starts a group with a job that was just added, if such jobs have groups.
     pub fn start_job(job: &JobRef<'_>) -> Option<Self> {
-        Together::start(job).map(Self::Added)
+        Together::start(Of::Added, job).map(Self::Jobs)
     }
 
-    /// Takes an entry in, if it goes into the same record.
-    pub fn take(&mut self, entry: &Entry) -> bool {
+    /// Takes an entry in, if it goes into the same record, and that into so many bytes.
+    pub fn take(&mut self, entry: &Entry, room: u64) -> bool {
         match (self, entry) {
+            (Self::Jobs(together), Entry::JobSnapshot(image)) => {
+                return together.of() == Of::Snapshots && together.take(&image.by_ref(), room);
+            }
             (Self::Changes(changes), Entry::State(change)) if changes.len() < IDS_PER_RECORD => {
                 changes.push(*change);
             }
@@ -140,6 +152,7 @@ impl Group {
                 holders: image.holders.clone(),
             }),
             Entry::Gone(id) => Some(Self::Gone(vec![*id])),
+            Entry::JobSnapshot(image) => Together::start(Of::Snapshots, &image.by_ref()).map(Self::Jobs),
             _ => None,
         }
     }
@@ -171,10 +184,15 @@ impl<'a> Prepared<'a> {
                 let ids = ids.iter().map(|id| *id.as_bytes()).collect();
                 Self::fixed(Kind::Gone, &GonePayload { ids })
             }
-            Group::Added(together) => Self {
-                raw: together.raw(),
-                ..Self::fixed(Kind::Together, together.payload())
-            },
+            Group::Jobs(together) => {
+                let payload = together.payload();
+                let prepared = match together.of() {
+                    Of::Added => Self::fixed(Kind::Together, &payload.jobs),
+                    Of::Snapshots => Self::fixed(Kind::SnapshotsTogether, payload),
+                };
+                let raw = together.raw();
+                Self { raw, ..prepared }
+            }
         }
     }
 
@@ -448,6 +466,7 @@ impl Intact<'_> {
                 | Kind::Queue
                 | Kind::QueueSnapshot
                 | Kind::Together
+                | Kind::SnapshotsTogether
         ) && !self.raw.is_empty()
         {
             return None;
@@ -456,7 +475,8 @@ impl Intact<'_> {
             Kind::Meta => sink(Entry::Meta(meta_from(access(&fixed)?)?)),
             Kind::Added => sink(Entry::Added(job_from(access(&fixed)?, self.raw)?)),
             Kind::JobSnapshot => sink(Entry::JobSnapshot(job_from(access(&fixed)?, self.raw)?)),
-            Kind::Together => together::read(access(&fixed)?, self.raw, sink)?,
+            Kind::Together => together::read_added(access(&fixed)?, self.raw, sink)?,
+            Kind::SnapshotsTogether => together::read_snapshots(access(&fixed)?, self.raw, sink)?,
             Kind::Transfer => sink(Entry::Transfer(transfer_from(access(&fixed)?, self.raw)?)),
             Kind::TransferSnapshot => {
                 sink(Entry::TransferSnapshot(transfer_from(access(&fixed)?, self.raw)?));

@@ -148,8 +148,8 @@ fn every_kind_comes_back_as_it_went() {
 fn several_ids_share_a_record_in_order() {
     let entries: Vec<Entry> = (0..64).map(|id| Entry::State(state(id))).collect();
     let mut group = Group::start(&entries[0]).unwrap();
-    assert!(entries[1..].iter().all(|entry| group.take(entry)));
-    assert!(!group.take(&Entry::Gone(JobId::from_bytes([0; 24]))));
+    assert!(entries[1..].iter().all(|entry| group.take(entry, 0)));
+    assert!(!group.take(&Entry::Gone(JobId::from_bytes([0; 24])), 0));
     assert_eq!(decode(&encode(&Prepared::group(&group))), Ok(entries));
 }
 
@@ -177,6 +177,56 @@ fn together(images: &[JobImage]) -> Group {
         assert!(group.take_job(&image.by_ref(), u64::MAX));
     }
     group
+}
+
+fn snapshots(images: &[JobImage]) -> Group {
+    let mut entries = images.iter().map(|image| Entry::JobSnapshot(image.clone()));
+    let mut group = Group::start(&entries.next().expect("there is one")).expect("no other node has it");
+    entries.for_each(|entry| assert!(group.take(&entry, u64::MAX)));
+    group
+}
+
+#[test]
+fn snapshots_share_a_record_whatever_state_their_jobs_are_in() {
+    let handed_out = job(1, b"mail", b"was handed out");
+    let images = [
+        new_job(7, b"mail", b"Hello"),
+        handed_out.clone(),
+        new_job(3, b"mail", b""),
+        JobImage {
+            queue: Blob::copy_from(b"news"),
+            ..handed_out.clone()
+        },
+    ];
+    let group = snapshots(&images);
+    let prepared = Prepared::group(&group);
+    let bytes = encode(&prepared);
+    assert!(prepared.is_image());
+    assert_eq!(
+        decode(&bytes),
+        Ok(images.iter().cloned().map(Entry::JobSnapshot).collect())
+    );
+    // Counts of a job that is not in it, and in the wrong order.
+    let fixed = Prepared::group(&group);
+    let with_nacks = [3, 0, 0, 0, 1, 0, 0, 0];
+    let counts = bytes
+        .windows(8)
+        .rposition(|bytes| bytes == with_nacks)
+        .expect("counts of job 3");
+    for job in [4, 1, 0] {
+        let mut bytes = bytes.clone();
+        bytes[counts..counts + 4].copy_from_slice(&u32::to_le_bytes(job));
+        sign(&mut bytes);
+        assert_eq!(decode(&bytes), Err(BadRecord::Payload(15)), "{job}");
+    }
+    let mut group = snapshots(&images);
+    let last = Entry::JobSnapshot(images[1].clone());
+    assert!(!group.take(&last, fixed.padded_bytes() + 16), "no room");
+    let shared = JobImage {
+        holders: holders(),
+        ..handed_out
+    };
+    assert!(Group::start(&Entry::JobSnapshot(shared)).is_none());
 }
 
 #[test]
@@ -274,7 +324,7 @@ fn a_job_life_takes_few_bytes() {
     assert!(alone <= 300, "{alone} bytes with a record a batch");
     let mut groups = [Group::start(&delivered).unwrap(), Group::start(&acked).unwrap()];
     for _ in 1..64 {
-        assert!(groups[0].take(&delivered) && groups[1].take(&acked));
+        assert!(groups[0].take(&delivered, 0) && groups[1].take(&acked, 0));
     }
     let shared: u64 = groups
         .iter()
@@ -282,8 +332,12 @@ fn a_job_life_takes_few_bytes() {
         .sum();
     let together = (added_together + shared).div_ceil(64);
     assert!(together <= 160, "{together} bytes at pipeline 64");
-    let snapshot = Prepared::entry(&Entry::JobSnapshot(image)).padded_bytes();
-    assert_eq!(image_bytes(5, 12, 0), snapshot);
+    let snapshots = Prepared::group(&snapshots(&vec![image; 64])).padded_bytes();
+    assert!(
+        snapshots <= added_together + 8,
+        "compaction writes no more than it read: {snapshots}"
+    );
+    assert!(image_bytes(0, 12) * 64 <= snapshots && snapshots <= image_bytes(5, 12) * 64);
 }
 
 #[test]
@@ -301,9 +355,15 @@ fn the_format_is_this() {
         crc32c::crc32c(&encode(&Prepared::group(&together(&images)))),
         TOGETHER_1
     );
+    let images = [images[0].clone(), job(4, b"mail", b"moved"), images[2].clone()];
+    assert_eq!(
+        crc32c::crc32c(&encode(&Prepared::group(&snapshots(&images)))),
+        SNAPSHOTS_1
+    );
 }
 
 const TOGETHER_1: u32 = 2549239014;
+const SNAPSHOTS_1: u32 = 3421713009;
 
 const FORMAT_1: [u32; 16] = [
     2922590346, 3064366827, 205675893, 2441719990, 1420940090, 640576819, 1791088412, 2447102562, 2104111068,
@@ -314,7 +374,7 @@ const FORMAT_1: [u32; 16] = [
 fn later_versions_and_kinds_are_told_from_damage() {
     for (at, value, expected) in [
         (22, 2, BadRecord::Version(2)),
-        (23, 15, BadRecord::Kind(15)),
+        (23, 16, BadRecord::Kind(16)),
         (23, 99, BadRecord::Kind(99)),
     ] {
         let mut bytes = encode(&Prepared::entry(&examples()[0]));

@@ -31,7 +31,7 @@ mod writer;
 #[cfg(test)]
 mod codec_tests;
 
-pub use codec::{BadRecord, image_bytes};
+pub use codec::{BadRecord, SHARE_IMAGE_BYTES, image_bytes};
 pub use compaction::{Live, ObjectKey, Thresholds};
 pub use decision::{Decision, Which, Wrong};
 pub use disk::{DiskTask, LogBoot, LogFolder};

@@ -9,8 +9,8 @@
 //!          version   u8    1
 //!          kind      u8    the table
 //!          fixed part      one rkyv payload, its type by kind
-//!          raw part        added, job snapshot, transfer with a job: queue name, body; added together: those of all; queue: name; else
-//!                          nothing
+//!          raw part        added, job snapshot, transfer with a job: queue name, body; added together, snapshots together: those of
+//!                          all; queue: name; else nothing
 //!          padding         zeros to a multiple of 8
 //! ```
 //!
@@ -33,6 +33,7 @@
 //! | holders | 12 | `AckedPayload`: jobs and their whole set of other holders, when it changes alone |
 //! | flushed | 13 | `FlushedPayload` |
 //! | added together | 14 | `TogetherPayload` |
+//! | snapshots together | 15 | `SnapshotsPayload`: job snapshots that share a record |
 //!
 //! **Changing the format.** rkyv's layout follows the feature flags in `Cargo.toml` and the order of the fields here: neither changes
 //! within a version. 1. Copy the payload type to a name with its version, leave it. 2. Change the new one, raise `VERSION`.
@@ -432,13 +433,14 @@ pub enum Kind {
     Holders = 12,
     Flushed = 13,
     Together = 14,
+    SnapshotsTogether = 15,
 }
 
 impl Kind {
     pub fn from_number(number: u8) -> Option<Self> {
         use Kind::{
             Acked, AckedSnapshot, Added, Flushed, Gone, Holders, JobSnapshot, Meta, Queue, QueueSnapshot,
-            State, Together, Transfer, TransferSnapshot,
+            SnapshotsTogether, State, Together, Transfer, TransferSnapshot,
         };
         let all = [
             Meta,
@@ -455,6 +457,7 @@ impl Kind {
             Holders,
             Flushed,
             Together,
+            SnapshotsTogether,
         ];
         all.into_iter().find(|&kind| kind as u8 == number)
     }
@@ -511,6 +514,22 @@ pub struct NewJobPayload {
     pub replicate: u16,
     pub place: u8,
     pub flags: u8,
+}
+
+#[derive(Archive, Serialize, Deserialize, Debug)]
+pub struct SnapshotsPayload {
+    pub jobs: TogetherPayload,
+    /// Of those jobs whose counts are not all 0, in order.
+    pub counts: Vec<CountsPayload>,
+}
+
+#[derive(Archive, Serialize, Deserialize, Debug)]
+pub struct CountsPayload {
+    /// Which of the jobs.
+    pub job: u32,
+    pub nacks: u32,
+    pub additional_deliveries: u32,
+    pub deliveries: u32,
 }
 
 #[derive(Archive, Serialize, Deserialize)]

@@ -1,13 +1,14 @@
-//! Jobs that clients just added, many in a record: most of what a busy log holds, at little more than half of the bytes that a record for each
-//! would take.
+//! Jobs that share a record, at little more than half of the bytes that a record for each would take: those that clients just added, most of what a
+//! busy log holds, and snapshots, so that what compaction writes of jobs is not more than what it read.
 //!
-//! A job goes this way when all that is particular about it is what its ADDJOB said: it was never handed out, and no other node holds it. Names and
-//! bodies follow one another in the raw part; a name like that of the job before is not said again.
+//! Which of those that were just added go this way: all that is particular about one is what its ADDJOB said, it was never handed out. No job does
+//! that another node holds. Names and bodies follow one another in the raw part; a name like that of the job before is not said again.
 
 use super::codec::{HEADER_BYTES, SHARED_BODY_BYTES, padded};
 use super::record::{
-    ArchivedNewJobPayload, ArchivedTogetherPayload, ENTERED_BEFORE, Entry, JobImage, JobRef, KeptPlace,
-    NewJobPayload, SAME_NAME, StateChange, TogetherPayload, WallMs,
+    ArchivedCountsPayload, ArchivedNewJobPayload, ArchivedSnapshotsPayload, ArchivedTogetherPayload,
+    CountsPayload, DELIVERED, ENTERED_BEFORE, Entry, JobImage, JobRef, KeptPlace, NewJobPayload, SAME_NAME,
+    SnapshotsPayload, StateChange, TogetherPayload, WallMs,
 };
 use crate::id::JobId;
 use crate::wire::Blob;
@@ -20,36 +21,61 @@ const RAW_BYTES: usize = 64 << 10;
 /// The jobs of a record that is being made.
 #[derive(Debug)]
 pub struct Together {
-    payload: TogetherPayload,
+    of: Of,
+    payload: SnapshotsPayload,
     raw: Vec<u8>,
     /// The name of the last one.
     name: Blob,
 }
 
+/// Which jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// Just added, in the order of their creation stamps.
+    Added,
+    /// As they are now, in any order.
+    Snapshots,
+}
+
 impl Together {
     /// Starts with a job, if it is one of those that go together.
-    pub fn start(job: &JobRef<'_>) -> Option<Self> {
+    pub fn start(of: Of, job: &JobRef<'_>) -> Option<Self> {
         let mut together = Self {
-            payload: TogetherPayload {
-                jobs: Vec::with_capacity(JOBS_PER_RECORD),
+            of,
+            payload: SnapshotsPayload {
+                jobs: TogetherPayload {
+                    jobs: Vec::with_capacity(JOBS_PER_RECORD),
+                },
+                counts: Vec::new(),
             },
             raw: Vec::new(),
             name: Blob::EMPTY,
         };
-        together.take(job).then_some(together)
+        together.take(job, u64::MAX).then_some(together)
     }
 
-    /// Takes a job in, if it goes into the same record.
-    pub fn take(&mut self, job: &JobRef<'_>) -> bool {
-        let state = &job.state;
+    /// Takes a job in, if it goes into the same record, and that into so many bytes.
+    pub fn take(&mut self, job: &JobRef<'_>, room: u64) -> bool {
+        let (state, jobs) = (&job.state, self.payload.jobs.jobs.len());
         let was_moved = state.nacks > 0 || state.additional_deliveries > 0 || state.deliveries > 0;
-        let is_particular = was_moved || state.delivered || !job.holders.is_empty();
+        let is_particular = match self.of {
+            Of::Added => was_moved || state.delivered || !job.holders.is_empty(),
+            Of::Snapshots => !job.holders.is_empty(),
+        };
         let is_large = job.body.len() >= SHARED_BODY_BYTES;
-        let is_full = self.payload.jobs.len() >= JOBS_PER_RECORD || self.raw.len() >= RAW_BYTES;
-        if is_particular || is_large || is_full {
+        let is_full = jobs >= JOBS_PER_RECORD || self.raw.len() >= RAW_BYTES;
+        if is_particular || is_large || is_full || self.most_bytes_with(job) > room {
             return false;
         }
-        let name_bytes = if !self.payload.jobs.is_empty() && *job.queue == self.name {
+        if was_moved {
+            self.payload.counts.push(CountsPayload {
+                job: jobs as u32,
+                nacks: state.nacks,
+                additional_deliveries: state.additional_deliveries,
+                deliveries: state.deliveries,
+            });
+        }
+        let name_bytes = if jobs > 0 && *job.queue == self.name {
             SAME_NAME
         } else {
             self.name = job.queue.clone();
@@ -57,7 +83,8 @@ impl Together {
             job.queue.len() as u32
         };
         self.raw.extend_from_slice(job.body);
-        self.payload.jobs.push(NewJobPayload {
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        self.payload.jobs.jobs.push(NewJobPayload {
             ctime: job.ctime,
             expires_at: job.expires_at.0,
             enters_at: state.enters_at.0,
@@ -69,20 +96,32 @@ impl Together {
             body_bytes: job.body.len() as u32,
             replicate: job.replicate,
             place: state.place.number(),
-            flags: if state.entered_before { ENTERED_BEFORE } else { 0 },
+            flags: flag(state.entered_before, ENTERED_BEFORE) | flag(state.delivered, DELIVERED),
         });
         true
     }
 
     /// Bytes of the record if it took in this job too, at the most.
-    pub fn most_bytes_with(&self, job: &JobRef<'_>) -> u64 {
+    fn most_bytes_with(&self, job: &JobRef<'_>) -> u64 {
         let raw = self.raw.len() + job.queue.len() + job.body.len();
-        let jobs = (self.payload.jobs.len() + 1) * size_of::<ArchivedNewJobPayload>();
-        padded((HEADER_BYTES + size_of::<ArchivedTogetherPayload>() + jobs + raw) as u64)
+        let jobs = (self.payload.jobs.jobs.len() + 1) * size_of::<ArchivedNewJobPayload>();
+        let fixed = match self.of {
+            Of::Added => size_of::<ArchivedTogetherPayload>(),
+            Of::Snapshots => {
+                let counts = (self.payload.counts.len() + 1) * size_of::<ArchivedCountsPayload>();
+                size_of::<ArchivedSnapshotsPayload>() + counts
+            }
+        };
+        padded((HEADER_BYTES + fixed + jobs + raw) as u64)
     }
 
-    /// The fixed part.
-    pub fn payload(&self) -> &TogetherPayload {
+    /// Which jobs.
+    pub fn of(&self) -> Of {
+        self.of
+    }
+
+    /// The fixed part; that of jobs that were just added is `jobs` alone.
+    pub fn payload(&self) -> &SnapshotsPayload {
         &self.payload
     }
 
@@ -93,21 +132,51 @@ impl Together {
 
     /// How many there are, and the creation stamps of the first and the last.
     pub fn extent(&self) -> (u32, u64, u64) {
-        let jobs = &self.payload.jobs;
+        let jobs = &self.payload.jobs.jobs;
         let stamp = |job: Option<&NewJobPayload>| job.expect("it started with one").ctime;
         (jobs.len() as u32, stamp(jobs.first()), stamp(jobs.last()))
     }
 }
 
-/// The jobs of a record as entries; nothing when its parts do not fit each other.
-pub fn read(payload: &ArchivedTogetherPayload, mut raw: &[u8], sink: &mut impl FnMut(Entry)) -> Option<()> {
+/// The jobs of a record of those just added, as entries; nothing when its parts do not fit each other.
+pub fn read_added(payload: &ArchivedTogetherPayload, raw: &[u8], sink: &mut impl FnMut(Entry)) -> Option<()> {
+    let is_new = |image: &JobImage| !image.state.delivered;
+    read(payload, raw, |_, image| {
+        is_new(&image).then(|| sink(Entry::Added(image)))
+    })
+}
+
+/// The same of snapshots.
+pub fn read_snapshots(
+    payload: &ArchivedSnapshotsPayload,
+    raw: &[u8],
+    sink: &mut impl FnMut(Entry),
+) -> Option<()> {
+    let mut counts = payload.counts.iter().peekable();
+    read(&payload.jobs, raw, |number, mut image| {
+        if let Some(counts) = counts.next_if(|counts| counts.job.to_native() == number) {
+            image.state.nacks = counts.nacks.to_native();
+            image.state.additional_deliveries = counts.additional_deliveries.to_native();
+            image.state.deliveries = counts.deliveries.to_native();
+        }
+        sink(Entry::JobSnapshot(image));
+        Some(())
+    })?;
+    counts.next().is_none().then_some(())
+}
+
+fn read(
+    payload: &ArchivedTogetherPayload,
+    mut raw: &[u8],
+    mut sink: impl FnMut(u32, JobImage) -> Option<()>,
+) -> Option<()> {
     let mut name = None;
-    for job in payload.jobs.iter() {
+    for (number, job) in (0..).zip(payload.jobs.iter()) {
         if job.name_bytes.to_native() != SAME_NAME {
             name = Some(Blob::copy_from(cut(&mut raw, job.name_bytes.to_native())?));
         }
         let body = Blob::copy_from(cut(&mut raw, job.body_bytes.to_native())?);
-        sink(Entry::Added(image(job, name.clone()?, body)?));
+        sink(number, image(job, name.clone()?, body)?)?;
     }
     raw.is_empty().then_some(())
 }
@@ -120,7 +189,7 @@ fn cut<'a>(raw: &mut &'a [u8], bytes: u32) -> Option<&'a [u8]> {
 
 fn image(job: &ArchivedNewJobPayload, queue: Blob, body: Blob) -> Option<JobImage> {
     let id = JobId::from_bytes(job.id);
-    if job.flags & !ENTERED_BEFORE != 0 {
+    if job.flags & !(ENTERED_BEFORE | DELIVERED) != 0 {
         return None;
     }
     Some(JobImage {
@@ -140,7 +209,7 @@ fn image(job: &ArchivedNewJobPayload, queue: Blob, body: Blob) -> Option<JobImag
             nacks: 0,
             additional_deliveries: 0,
             deliveries: 0,
-            delivered: false,
+            delivered: job.flags & DELIVERED != 0,
             entered_before: job.flags & ENTERED_BEFORE != 0,
         },
         holders: Vec::new(),

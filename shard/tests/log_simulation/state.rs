@@ -200,8 +200,14 @@ impl Live for State {
     }
 
     fn live_bytes(&self) -> u64 {
-        let job =
-            |job: &JobImage| shard::log::image_bytes(job.queue.len(), job.body.len(), job.holders.len());
+        let job = |job: &JobImage| {
+            let shared = if job.holders.is_empty() {
+                0
+            } else {
+                shard::log::SHARE_IMAGE_BYTES
+            };
+            shard::log::image_bytes(job.queue.len(), job.body.len()) + shared
+        };
         self.jobs.values().map(job).sum::<u64>()
             + 100 * (self.acked.len() + self.queues.len() + self.sent.len() + self.answers.len()) as u64
     }

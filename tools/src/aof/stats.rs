@@ -5,7 +5,9 @@ use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
-use shard::log::{Entry, JobImage, KeptPlace, RecordAt, Replay, TransferImage, WallMs, image_bytes};
+use shard::log::{
+    Entry, JobImage, KeptPlace, RecordAt, Replay, SHARE_IMAGE_BYTES, TransferImage, WallMs, image_bytes,
+};
 use shard::wire::Blob;
 
 use super::AofError;
@@ -138,7 +140,12 @@ impl Sum {
                 .entry(place_word(job.state.place))
                 .or_default() += 1;
             figures.jobs.expired_by_now += u64::from(job.expires_at <= now);
-            figures.live_bytes += image_bytes(job.queue.len(), body_bytes(job), job.holders.len());
+            let shared = if job.holders.is_empty() {
+                0
+            } else {
+                SHARE_IMAGE_BYTES
+            };
+            figures.live_bytes += image_bytes(job.queue.len(), body_bytes(job)) + shared;
             *self.queues.entry(job.queue.to_vec()).or_default() += 1;
             let (oldest, newest) = self.created.unwrap_or((job.ctime, job.ctime));
             self.created = Some((oldest.min(job.ctime), newest.max(job.ctime)));

@@ -156,7 +156,7 @@ impl Live for Lives<'_> {
     }
 
     fn live_bytes(&self) -> u64 {
-        self.stock.log_bytes
+        self.stock.live_log_bytes()
     }
 }
 

@@ -5,11 +5,16 @@ use super::{
     Writer,
 };
 use crate::log::io::{Action, Io, Position};
+use crate::log::together::Of;
 
 impl Writer {
     pub(super) fn enter(&mut self, entry: &Entry) -> Position {
         let position = Position(self.appended.0 + 1);
-        let taken = self.group.as_mut().is_some_and(|(group, _)| group.take(entry));
+        let room = self.segments.back().map_or(0, Segment::room);
+        let taken = self
+            .group
+            .as_mut()
+            .is_some_and(|(group, _)| group.take(entry, room));
         if !taken {
             self.close_group();
             match Group::start(entry) {
@@ -37,7 +42,7 @@ impl Writer {
         };
         let prepared = Prepared::group(&group);
         match &group {
-            Group::Added(together) => {
+            Group::Jobs(together) if together.of() == Of::Added => {
                 self.place_record(&prepared, first, self.appended);
                 let (jobs, first, last) = together.extent();
                 self.count(jobs, first, last);
