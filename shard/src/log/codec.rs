@@ -67,7 +67,7 @@ impl BadRecord {
 /// Bytes that a living job adds to the live bytes of the log, about: its part of a record, its name included.
 pub fn image_bytes(name_bytes: usize, body_bytes: usize) -> u64 {
     let fixed = if body_bytes < SHARED_BODY_BYTES {
-        size_of::<ArchivedNewJobPayload>()
+        size_of::<ArchivedSharingJobPayload>()
     } else {
         HEADER_BYTES + size_of::<ArchivedJobPayload>()
     };
@@ -77,7 +77,7 @@ pub fn image_bytes(name_bytes: usize, body_bytes: usize) -> u64 {
 /// How much more a job adds that another node holds too: it has a record of its own.
 pub const SHARE_IMAGE_BYTES: u64 =
     (HEADER_BYTES + size_of::<ArchivedJobPayload>() + size_of::<ArchivedHolderPayload>()
-        - size_of::<ArchivedNewJobPayload>()) as u64;
+        - size_of::<ArchivedSharingJobPayload>()) as u64;
 
 /// Where a record stands, for its checksum and its header.
 #[derive(Clone, Copy, Debug)]
@@ -187,7 +187,7 @@ impl<'a> Prepared<'a> {
             Group::Jobs(together) => {
                 let payload = together.payload();
                 let prepared = match together.of() {
-                    Of::Added => Self::fixed(Kind::Together, &payload.jobs),
+                    Of::Added => Self::fixed(Kind::Together, &payload.together),
                     Of::Snapshots => Self::fixed(Kind::SnapshotsTogether, payload),
                 };
                 let raw = together.raw();

@@ -497,28 +497,36 @@ pub struct JobPayload {
 
 #[derive(Archive, Serialize, Deserialize, Debug)]
 pub struct TogetherPayload {
-    pub jobs: Vec<NewJobPayload>,
+    /// What so many jobs, one behind the other, have in common.
+    pub runs: Vec<RunPayload>,
+    pub jobs: Vec<SharingJobPayload>,
 }
 
-#[derive(Archive, Serialize, Deserialize, Debug)]
-pub struct NewJobPayload {
-    pub ctime: u64,
-    pub expires_at: u64,
-    pub enters_at: u64,
-    pub id: [u8; 24],
+#[derive(Archive, Serialize, Deserialize, Debug, PartialEq, Eq)]
+pub struct RunPayload {
+    /// Milliseconds from the creation stamp; `u64::MAX`: never. So of the next.
+    pub expires_in: u64,
+    pub enters_in: u64,
+    pub jobs: u32,
     pub ttl_s: u32,
     pub retry_s: u32,
     pub delay_s: u32,
-    pub name_bytes: u32,
-    pub body_bytes: u32,
     pub replicate: u16,
     pub place: u8,
     pub flags: u8,
 }
 
 #[derive(Archive, Serialize, Deserialize, Debug)]
+pub struct SharingJobPayload {
+    pub ctime: u64,
+    pub id: [u8; 24],
+    pub name_bytes: u32,
+    pub body_bytes: u32,
+}
+
+#[derive(Archive, Serialize, Deserialize, Debug)]
 pub struct SnapshotsPayload {
-    pub jobs: TogetherPayload,
+    pub together: TogetherPayload,
     /// Of those jobs whose counts are not all 0, in order.
     pub counts: Vec<CountsPayload>,
 }

@@ -6,9 +6,9 @@
 
 use super::codec::{HEADER_BYTES, SHARED_BODY_BYTES, padded};
 use super::record::{
-    ArchivedCountsPayload, ArchivedNewJobPayload, ArchivedSnapshotsPayload, ArchivedTogetherPayload,
-    CountsPayload, DELIVERED, ENTERED_BEFORE, Entry, JobImage, JobRef, KeptPlace, NewJobPayload, SAME_NAME,
-    SnapshotsPayload, StateChange, TogetherPayload, WallMs,
+    ArchivedCountsPayload, ArchivedRunPayload, ArchivedSharingJobPayload, ArchivedSnapshotsPayload,
+    ArchivedTogetherPayload, CountsPayload, DELIVERED, ENTERED_BEFORE, Entry, JobImage, JobRef, KeptPlace,
+    RunPayload, SAME_NAME, SharingJobPayload, SnapshotsPayload, StateChange, TogetherPayload, WallMs,
 };
 use crate::id::JobId;
 use crate::wire::Blob;
@@ -43,7 +43,8 @@ impl Together {
         let mut together = Self {
             of,
             payload: SnapshotsPayload {
-                jobs: TogetherPayload {
+                together: TogetherPayload {
+                    runs: Vec::new(),
                     jobs: Vec::with_capacity(JOBS_PER_RECORD),
                 },
                 counts: Vec::new(),
@@ -56,7 +57,7 @@ impl Together {
 
     /// Takes a job in, if it goes into the same record, and that into so many bytes.
     pub fn take(&mut self, job: &JobRef<'_>, room: u64) -> bool {
-        let (state, jobs) = (&job.state, self.payload.jobs.jobs.len());
+        let (state, jobs) = (&job.state, self.payload.together.jobs.len());
         let was_moved = state.nacks > 0 || state.additional_deliveries > 0 || state.deliveries > 0;
         let is_particular = match self.of {
             Of::Added => was_moved || state.delivered || !job.holders.is_empty(),
@@ -64,9 +65,10 @@ impl Together {
         };
         let is_large = job.body.len() >= SHARED_BODY_BYTES;
         let is_full = jobs >= JOBS_PER_RECORD || self.raw.len() >= RAW_BYTES;
-        if is_particular || is_large || is_full || self.most_bytes_with(job) > room {
+        let run = run_of(job).filter(|_| !(is_particular || is_large || is_full));
+        let Some(run) = run.filter(|_| self.most_bytes_with(job) <= room) else {
             return false;
-        }
+        };
         if was_moved {
             self.payload.counts.push(CountsPayload {
                 job: jobs as u32,
@@ -83,20 +85,23 @@ impl Together {
             job.queue.len() as u32
         };
         self.raw.extend_from_slice(job.body);
-        let flag = |is_set, flag| if is_set { flag } else { 0 };
-        self.payload.jobs.jobs.push(NewJobPayload {
+        let TogetherPayload { runs, jobs } = &mut self.payload.together;
+        match runs.last_mut() {
+            Some(last)
+                if RunPayload {
+                    jobs: last.jobs,
+                    ..run
+                } == *last =>
+            {
+                last.jobs += 1
+            }
+            _ => runs.push(run),
+        }
+        jobs.push(SharingJobPayload {
             ctime: job.ctime,
-            expires_at: job.expires_at.0,
-            enters_at: state.enters_at.0,
             id: *state.id.as_bytes(),
-            ttl_s: job.ttl_s,
-            retry_s: job.retry_s,
-            delay_s: job.delay_s,
             name_bytes,
             body_bytes: job.body.len() as u32,
-            replicate: job.replicate,
-            place: state.place.number(),
-            flags: flag(state.entered_before, ENTERED_BEFORE) | flag(state.delivered, DELIVERED),
         });
         true
     }
@@ -104,7 +109,9 @@ impl Together {
     /// Bytes of the record if it took in this job too, at the most.
     fn most_bytes_with(&self, job: &JobRef<'_>) -> u64 {
         let raw = self.raw.len() + job.queue.len() + job.body.len();
-        let jobs = (self.payload.jobs.jobs.len() + 1) * size_of::<ArchivedNewJobPayload>();
+        let TogetherPayload { runs, jobs } = &self.payload.together;
+        let runs = (runs.len() + 1) * size_of::<ArchivedRunPayload>();
+        let jobs = (jobs.len() + 1) * size_of::<ArchivedSharingJobPayload>();
         let fixed = match self.of {
             Of::Added => size_of::<ArchivedTogetherPayload>(),
             Of::Snapshots => {
@@ -112,7 +119,7 @@ impl Together {
                 size_of::<ArchivedSnapshotsPayload>() + counts
             }
         };
-        padded((HEADER_BYTES + fixed + jobs + raw) as u64)
+        padded((HEADER_BYTES + fixed + runs + jobs + raw) as u64)
     }
 
     /// Which jobs.
@@ -120,7 +127,7 @@ impl Together {
         self.of
     }
 
-    /// The fixed part; that of jobs that were just added is `jobs` alone.
+    /// The fixed part; that of jobs that were just added is `together` alone.
     pub fn payload(&self) -> &SnapshotsPayload {
         &self.payload
     }
@@ -132,9 +139,42 @@ impl Together {
 
     /// How many there are, and the creation stamps of the first and the last.
     pub fn extent(&self) -> (u32, u64, u64) {
-        let jobs = &self.payload.jobs.jobs;
-        let stamp = |job: Option<&NewJobPayload>| job.expect("it started with one").ctime;
+        let jobs = &self.payload.together.jobs;
+        let stamp = |job: Option<&SharingJobPayload>| job.expect("it started with one").ctime;
         (jobs.len() as u32, stamp(jobs.first()), stamp(jobs.last()))
+    }
+}
+
+/// What a job has in common with others, as a run of its own.
+fn run_of(job: &JobRef<'_>) -> Option<RunPayload> {
+    let flag = |is_set, flag| if is_set { flag } else { 0 };
+    let state = &job.state;
+    Some(RunPayload {
+        expires_in: time_after(job.ctime, job.expires_at)?,
+        enters_in: time_after(job.ctime, state.enters_at)?,
+        jobs: 1,
+        ttl_s: job.ttl_s,
+        retry_s: job.retry_s,
+        delay_s: job.delay_s,
+        replicate: job.replicate,
+        place: state.place.number(),
+        flags: flag(state.entered_before, ENTERED_BEFORE) | flag(state.delivered, DELIVERED),
+    })
+}
+
+/// Milliseconds from a creation stamp to an instant, which may be before it; nothing in the one case that means never.
+fn time_after(ctime: u64, at: WallMs) -> Option<u64> {
+    match at {
+        WallMs::NEVER => Some(u64::MAX),
+        at => Some(at.0.wrapping_sub(ctime / 1_000_000)).filter(|&after_ms| after_ms != u64::MAX),
+    }
+}
+
+/// The way back.
+fn instant(ctime: u64, after_ms: u64) -> WallMs {
+    match after_ms {
+        u64::MAX => WallMs::NEVER,
+        after_ms => WallMs((ctime / 1_000_000).wrapping_add(after_ms)),
     }
 }
 
@@ -153,7 +193,7 @@ pub fn read_snapshots(
     sink: &mut impl FnMut(Entry),
 ) -> Option<()> {
     let mut counts = payload.counts.iter().peekable();
-    read(&payload.jobs, raw, |number, mut image| {
+    read(&payload.together, raw, |number, mut image| {
         if let Some(counts) = counts.next_if(|counts| counts.job.to_native() == number) {
             image.state.nacks = counts.nacks.to_native();
             image.state.additional_deliveries = counts.additional_deliveries.to_native();
@@ -170,15 +210,20 @@ fn read(
     mut raw: &[u8],
     mut sink: impl FnMut(u32, JobImage) -> Option<()>,
 ) -> Option<()> {
-    let mut name = None;
-    for (number, job) in (0..).zip(payload.jobs.iter()) {
-        if job.name_bytes.to_native() != SAME_NAME {
-            name = Some(Blob::copy_from(cut(&mut raw, job.name_bytes.to_native())?));
+    let (mut name, mut number) = (None, 0);
+    let mut jobs = payload.jobs.iter();
+    for run in payload.runs.iter() {
+        for _ in 0..run.jobs.to_native() {
+            let job = jobs.next()?;
+            if job.name_bytes.to_native() != SAME_NAME {
+                name = Some(Blob::copy_from(cut(&mut raw, job.name_bytes.to_native())?));
+            }
+            let body = Blob::copy_from(cut(&mut raw, job.body_bytes.to_native())?);
+            sink(number, image(run, job, name.clone()?, body)?)?;
+            number += 1;
         }
-        let body = Blob::copy_from(cut(&mut raw, job.body_bytes.to_native())?);
-        sink(number, image(job, name.clone()?, body)?)?;
     }
-    raw.is_empty().then_some(())
+    (raw.is_empty() && jobs.next().is_none()).then_some(())
 }
 
 fn cut<'a>(raw: &mut &'a [u8], bytes: u32) -> Option<&'a [u8]> {
@@ -187,30 +232,35 @@ fn cut<'a>(raw: &mut &'a [u8], bytes: u32) -> Option<&'a [u8]> {
     Some(front)
 }
 
-fn image(job: &ArchivedNewJobPayload, queue: Blob, body: Blob) -> Option<JobImage> {
-    let id = JobId::from_bytes(job.id);
-    if job.flags & !(ENTERED_BEFORE | DELIVERED) != 0 {
+fn image(
+    run: &ArchivedRunPayload,
+    job: &ArchivedSharingJobPayload,
+    queue: Blob,
+    body: Blob,
+) -> Option<JobImage> {
+    let (id, ctime) = (JobId::from_bytes(job.id), job.ctime.to_native());
+    if run.flags & !(ENTERED_BEFORE | DELIVERED) != 0 {
         return None;
     }
     Some(JobImage {
         id,
         queue,
         body,
-        ctime: job.ctime.to_native(),
-        expires_at: WallMs(job.expires_at.to_native()),
-        ttl_s: job.ttl_s.to_native(),
-        retry_s: job.retry_s.to_native(),
-        delay_s: job.delay_s.to_native(),
-        replicate: job.replicate.to_native(),
+        ctime,
+        expires_at: instant(ctime, run.expires_in.to_native()),
+        ttl_s: run.ttl_s.to_native(),
+        retry_s: run.retry_s.to_native(),
+        delay_s: run.delay_s.to_native(),
+        replicate: run.replicate.to_native(),
         state: StateChange {
             id,
-            place: KeptPlace::from_number(job.place)?,
-            enters_at: WallMs(job.enters_at.to_native()),
+            place: KeptPlace::from_number(run.place)?,
+            enters_at: instant(ctime, run.enters_in.to_native()),
             nacks: 0,
             additional_deliveries: 0,
             deliveries: 0,
-            delivered: job.flags & DELIVERED != 0,
-            entered_before: job.flags & ENTERED_BEFORE != 0,
+            delivered: run.flags & DELIVERED != 0,
+            entered_before: run.flags & ENTERED_BEFORE != 0,
         },
         holders: Vec::new(),
     })
