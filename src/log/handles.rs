@@ -33,7 +33,7 @@ const FIRST_WINDOW_BYTES: u64 = 32 << 10;
 const WRITES_PER_WINDOW: u64 = 4;
 /// Bytes of a write above which no window is made for the next: to make pages ready costs more than to write them, and for so many bytes
 /// more than the change of threads.
-const LARGE_WRITE_BYTES: u64 = 128 << 10;
+const LARGE_WRITE_BYTES: u64 = 48 << 10;
 /// Bytes of the longest window.
 const LONGEST_WINDOW_BYTES: u64 = 1 << 20;
 
