@@ -1,10 +1,13 @@
-//! Requests through a whole shard, without sockets: bytes in, replies out, pipelines of 64 from 50 sessions in turn; without a log,
-//! and with one whose disk does all at once.
+//! Requests through a whole shard, without sockets: bytes in, replies out, from 50 sessions in turn; without a log, and with
+//! one whose disk does all at once.
 //!
-//! `cargo bench --bench requests` measures time; the number of instructions is steadier on a machine that is not one's own:
-//! run the binary under `valgrind --tool=callgrind` with `add 200` and `add 400` (or `life`, `add-log`, `life-log`), and divide the difference by
-//! the jobs between the two (64 a round). `cargo test` runs it small.
+//! `cargo bench --bench requests` measures time. `cargo bench --bench requests -- instructions` counts instructions, which are steadier on
+//! a machine that is not one's own, and fails when there are more than there were (`instructions.rs`). One part alone, for a profiler:
+//! `life 400 16` or `life-log 400 16` after the `--`, that is 400 rounds of pipelines of 16; `add` instead of `life` adds and takes nothing. `cargo test` runs it small.
 
+mod instructions;
+
+use std::process::ExitCode;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -18,65 +21,75 @@ use shard::shard::{NodeFacts, Shard, ShardOptions};
 use shard::wire::encode_request;
 
 const SESSIONS: usize = 50;
+/// Requests of a pipeline unless told otherwise.
 const PIPELINE: usize = 64;
 /// Bytes of a reply to ADDJOB: `+`, the ID, and the end of the line.
 const ADD_REPLY_BYTES: usize = 43;
+const ID_BYTES: usize = 40;
 /// Bytes before the ID in a reply to GETJOB: three array and bulk heads, the queue's name.
-const ID_AT: usize = b"*1\r\n*3\r\n$5\r\nqueue\r\n$40\r\n".len();
-const GET_REPLY_BYTES: usize = ID_AT + 40 + b"\r\n$12\r\ntwelve bytes\r\n".len();
+const GET_ID_AT: usize = b"*1\r\n*3\r\n$5\r\nqueue\r\n$40\r\n".len();
+const GET_REPLY_BYTES: usize = GET_ID_AT + ID_BYTES + b"\r\n$12\r\ntwelve bytes\r\n".len();
+/// Bytes before the ID in an ACKJOB.
+const ACK_ID_AT: usize = b"*2\r\n$6\r\nACKJOB\r\n$40\r\n".len();
+const ACK_BYTES: usize = ACK_ID_AT + ID_BYTES + b"\r\n".len();
 
-fn main() {
+fn main() -> ExitCode {
     let words: Vec<String> = std::env::args()
         .skip(1)
         .filter(|word| !word.starts_with("--"))
         .collect();
     let measure = std::env::args().any(|word| word == "--bench");
-    let rounds = match words.get(1) {
-        Some(rounds) => rounds.parse().expect("the second argument is a number of rounds"),
-        None if measure => 20_000,
-        None => 20,
-    };
     let which = words.first().map_or("all", String::as_str);
+    if which == "instructions" {
+        return instructions::check(words.get(1).is_some_and(|word| word == "write"));
+    }
+    let number = |at: usize| words.get(at).map(|word| word.parse().expect("it is a number"));
+    let rounds = number(1).unwrap_or(if measure { 20_000 } else { 20 });
+    let pipeline = number(2).unwrap_or(PIPELINE);
     for (name, logs) in [("", false), ("-log", true)] {
         let with = if logs { ", logged" } else { "" };
         if which == "all" || which == format!("add{name}") {
-            report(&format!("ADDJOB{with}"), rounds, logs, Bench::add);
+            report(&format!("ADDJOB{with}"), rounds, pipeline, logs, Bench::add);
         }
         if which == "all" || which == format!("life{name}") {
-            report(
-                &format!("ADDJOB, GETJOB and ACKJOB{with}"),
-                rounds,
-                logs,
-                Bench::life,
-            );
+            let what = format!("ADDJOB, GETJOB and ACKJOB{with}");
+            report(&what, rounds, pipeline, logs, Bench::life);
         }
     }
+    if !measure {
+        instructions::known();
+    }
+    ExitCode::SUCCESS
 }
 
-fn report(what: &str, rounds: usize, logs: bool, round: fn(&mut Bench)) {
-    let mut bench = Bench::new(logs);
+fn report(what: &str, rounds: usize, pipeline: usize, logs: bool, round: fn(&mut Bench)) {
+    let mut bench = Bench::new(pipeline, logs);
     let started = Instant::now();
     (0..rounds).for_each(|_| round(&mut bench));
-    let each_ns = started.elapsed().as_nanos() / (rounds * PIPELINE) as u128;
-    println!("{what}: {each_ns} ns for each job, {rounds} rounds of {PIPELINE}");
+    let each_ns = started.elapsed().as_nanos() / (rounds * pipeline) as u128;
+    println!("{what}: {each_ns} ns for each job, {rounds} rounds of {pipeline}");
 }
 
 /// One shard, its clock, and sessions that take turns.
 struct Bench {
     shard: Shard,
     now: Now,
+    pipeline: usize,
     sessions: Vec<SessionId>,
     turn: usize,
     adds: Vec<u8>,
     gets: Vec<u8>,
+    /// Their IDs are written anew each time.
     acknowledgements: Vec<u8>,
+    /// The replies to them.
+    all_counted: Vec<u8>,
     effects: Vec<Effect>,
     chunks: Vec<Bytes>,
     reply: Vec<u8>,
 }
 
 impl Bench {
-    fn new(logs: bool) -> Self {
+    fn new(pipeline: usize, logs: bool) -> Self {
         let now = Now {
             mono_us: 1_000_000,
             wall_us: 1_700_000_000_000_000,
@@ -108,19 +121,21 @@ impl Bench {
         let sessions = (0..SESSIONS as u64)
             .map(|client| shard.connect(now, client, peer(), peer()))
             .collect();
-        let pipeline = |request: &[&[u8]]| {
+        let requests = |request: &[&[u8]]| {
             let mut input = Vec::new();
-            (0..PIPELINE).for_each(|_| encode_request(request, &mut input));
+            (0..pipeline).for_each(|_| encode_request(request, &mut input));
             input
         };
         let mut bench = Self {
             shard,
             now,
+            pipeline,
             sessions,
             turn: 0,
-            adds: pipeline(&[b"ADDJOB", b"queue", b"twelve bytes", b"0"]),
-            gets: pipeline(&[b"GETJOB", b"NOHANG", b"FROM", b"queue"]),
-            acknowledgements: Vec::new(),
+            adds: requests(&[b"ADDJOB", b"queue", b"twelve bytes", b"0"]),
+            gets: requests(&[b"GETJOB", b"NOHANG", b"FROM", b"queue"]),
+            acknowledgements: requests(&[b"ACKJOB", &[0; ID_BYTES]]),
+            all_counted: b":1\r\n".repeat(pipeline),
             effects: Vec::new(),
             chunks: Vec::new(),
             reply: Vec::new(),
@@ -136,27 +151,40 @@ impl Bench {
         bench
     }
 
+    fn life(&mut self) {
+        self.add();
+        self.get();
+        self.acknowledge();
+    }
+
+    // Not inlined: the count of instructions goes by these names.
+
+    #[inline(never)]
     fn add(&mut self) {
         let adds = std::mem::take(&mut self.adds);
         self.ask(&adds);
-        assert_eq!(self.reply.len(), PIPELINE * ADD_REPLY_BYTES);
+        assert_eq!(self.reply.len(), self.pipeline * ADD_REPLY_BYTES);
         self.adds = adds;
     }
 
-    fn life(&mut self) {
-        self.add();
+    #[inline(never)]
+    fn get(&mut self) {
         let gets = std::mem::take(&mut self.gets);
         self.ask(&gets);
+        assert_eq!(self.reply.len(), self.pipeline * GET_REPLY_BYTES);
         self.gets = gets;
-        assert_eq!(self.reply.len(), PIPELINE * GET_REPLY_BYTES);
+    }
+
+    #[inline(never)]
+    fn acknowledge(&mut self) {
         let mut acknowledgements = std::mem::take(&mut self.acknowledgements);
-        acknowledgements.clear();
-        for reply in self.reply.chunks_exact(GET_REPLY_BYTES) {
-            encode_request(&[b"ACKJOB", &reply[ID_AT..][..40]], &mut acknowledgements);
+        let replies = self.reply.chunks_exact(GET_REPLY_BYTES);
+        for (request, reply) in acknowledgements.chunks_exact_mut(ACK_BYTES).zip(replies) {
+            request[ACK_ID_AT..][..ID_BYTES].copy_from_slice(&reply[GET_ID_AT..][..ID_BYTES]);
         }
         self.ask(&acknowledgements);
+        assert_eq!(self.reply, self.all_counted);
         self.acknowledgements = acknowledgements;
-        assert_eq!(self.reply, b":1\r\n".repeat(PIPELINE));
     }
 
     /// One turn of the server: an input, its effects, a tick, the output.
