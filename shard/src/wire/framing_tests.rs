@@ -367,7 +367,8 @@ fn a_large_argument_that_came_in_pieces_is_shared() {
 #[test]
 fn what_was_announced_costs_nothing() {
     let mut parser = Parser::new();
-    assert!(size_of::<Parser>() <= 96);
+    // Of these 72 are the places of the arguments of a short request.
+    assert!(size_of::<Parser>() <= 168);
     assert_eq!(parser.held_bytes(), 0);
     assert!(names(&mut parser, b"*1048576\r\n$536870912\r\n").is_empty());
     assert!(parser.held_bytes() <= 256, "{}", parser.held_bytes());

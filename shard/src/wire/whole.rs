@@ -54,10 +54,11 @@ pub(super) fn scan(
             next,
         }))
     };
-    if let Some(bytes) = scan_short(frame, spans, limits) {
+    let mut short = [Span::NONE; SHORT_ARGUMENTS];
+    if let Some((count, bytes)) = scan_short(frame, &mut short, limits) {
+        spans.extend_from_slice(&short[..count]);
         return Ok(Scan::Whole(bytes));
     }
-    spans.clear();
     let Some((line, mut at)) = find_line(frame, ProtocolError::CountLineTooBig)? else {
         return cut(0, 0, Next::Count);
     };
@@ -81,28 +82,34 @@ pub(super) fn scan(
     Ok(Scan::Whole(at))
 }
 
-/// The bytes of a request as most are: up to nine arguments of up to 99 bytes, whole, within the limits. `None` for any other, whose
-/// spans so far mean nothing: it is looked at again, step by step.
-fn scan_short(frame: &[u8], spans: &mut Vec<Span>, limits: &RequestLimits) -> Option<usize> {
+/// Most arguments of a short request.
+pub(super) const SHORT_ARGUMENTS: usize = 9;
+
+/// Reads a request as most are: up to nine arguments of up to 99 bytes, whole, within the limits. Gives their number and the bytes
+/// of the request; the first so many `spans` are theirs. `None` for any other: that is looked at step by step.
+#[inline]
+pub(super) fn scan_short(
+    frame: &[u8],
+    spans: &mut [Span; SHORT_ARGUMENTS],
+    limits: &RequestLimits,
+) -> Option<(usize, usize)> {
     let [b'*', count @ b'1'..=b'9', b'\r', _, ..] = *frame else {
         return None;
     };
+    let count = usize::from(count - b'0');
     let mut at = 4;
     let mut longest = 0;
-    for _ in b'0'..count {
-        let (bytes, line_bytes) = short_length(&frame[at..])?;
-        let body = at + line_bytes;
-        at = body + bytes + TERMINATOR_BYTES;
-        if at > frame.len() {
-            return None;
-        }
-        spans.push(Span::text(body, bytes));
+    for span in &mut spans[..count] {
+        let (bytes, line_bytes) = short_length(frame.get(at..)?)?;
+        *span = Span::short(at + line_bytes, bytes);
+        at += line_bytes + bytes + TERMINATOR_BYTES;
         longest = longest.max(bytes);
     }
-    let is_within_limits = at <= limits.max_request_bytes
+    let is_within_limits = at <= frame.len()
+        && at <= limits.max_request_bytes
         && longest <= limits.max_bulk_bytes
-        && usize::from(count - b'0') <= limits.max_arguments;
-    is_within_limits.then_some(at)
+        && count <= limits.max_arguments;
+    is_within_limits.then_some((count, at))
 }
 
 /// The line at the start of `text` without its end, and the bytes with it. A CR ends it; the byte after the CR
@@ -141,10 +148,12 @@ pub(super) fn bulk_bytes(
 
 /// The length in a whole line of one or two digits, and the line's bytes: nearly all arguments have one, and
 /// reading it this way takes half the time.
+#[inline]
 fn short_length(text: &[u8]) -> Option<(usize, usize)> {
-    match *text {
-        [b'$', units @ b'0'..=b'9', b'\r', _, ..] => Some((usize::from(units - b'0'), 4)),
-        [b'$', tens @ b'1'..=b'9', units @ b'0'..=b'9', b'\r', _, ..] => {
+    // Behind the line come two more bytes at least.
+    match *text.first_chunk()? {
+        [b'$', units @ b'0'..=b'9', b'\r', _, _] => Some((usize::from(units - b'0'), 4)),
+        [b'$', tens @ b'1'..=b'9', units @ b'0'..=b'9', b'\r', _] => {
             Some((usize::from(tens - b'0') * 10 + usize::from(units - b'0'), 5))
         }
         _ => None,
