@@ -11,7 +11,7 @@ use crate::slot::ShardNo;
 use crate::wire::Blob;
 
 /// Arguments of an entry.
-const MAX_ARGUMENTS: usize = 32;
+pub(super) const MAX_ARGUMENTS: usize = 32;
 /// Bytes of an argument.
 const MAX_ARGUMENT_BYTES: usize = 128;
 

@@ -27,6 +27,7 @@ mod whole;
 pub use blob::Blob;
 pub use encoder::{Encoder, encode_request};
 pub use output::Output;
+pub(crate) use request::Span;
 pub use request::{Args, Parser};
 
 use crate::limits::{

@@ -355,6 +355,24 @@ impl<'a> Args<'a> {
         wanted.iter().map(move |span| span.of(text, large))
     }
 
+    /// The text as it was sent, up to the end of the last argument, and where the arguments are in it; `None` for a request of more arguments
+    /// or bytes than these, or with a large argument.
+    pub(crate) fn as_sent(&self, max_arguments: usize, max_bytes: usize) -> Option<(&'a [u8], &'a [Span])> {
+        let last = self.spans.last().expect("a request has a name");
+        let bytes = last.start as usize + last.bytes as usize;
+        let is_short = self.large.is_empty() && self.spans.len() <= max_arguments && bytes <= max_bytes;
+        is_short.then(|| (&self.text[..bytes], self.spans))
+    }
+
+    /// The request of which this is a copy.
+    pub(crate) fn of_copy(text: &'a [u8], spans: &'a [Span]) -> Self {
+        Self {
+            spans,
+            text,
+            large: &[],
+        }
+    }
+
     /// One argument, to keep: copied, or shared when it was large and came in pieces. Panics if there is none.
     pub fn blob(&self, at: usize) -> Blob {
         match self.spans[at].large_number() {
@@ -375,7 +393,7 @@ impl Index<usize> for Args<'_> {
 
 /// Where one argument is: a piece of the text, or one of the large arguments.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Span {
+pub(crate) struct Span {
     /// The top bit says that this is the number of a large argument.
     start: u32,
     bytes: u32,
