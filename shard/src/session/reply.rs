@@ -82,10 +82,8 @@ pub(super) fn write_peeked(session: &mut Session, jobs: &[Delivered]) {
 }
 
 fn write_delivered(out: &mut Encoder<'_>, job: &Delivered, with_counters: bool) {
-    out.array(if with_counters { 7 } else { 3 });
-    out.blob(&job.queue);
-    out.bulk_id(job.handed.id);
-    out.blob(&job.body);
+    let items = if with_counters { 7 } else { 3 };
+    out.job(items, &job.queue, job.handed.id, &job.body);
     if with_counters {
         out.bulk(b"nacks");
         out.integer(i64::from(job.nacks));

@@ -13,7 +13,7 @@ use std::ops::Deref;
 use bytes::Bytes;
 
 /// Longest string kept in the value itself: what two words of tag and length leave of 40 bytes.
-const INLINE_BYTES: usize = 38;
+pub(super) const INLINE_BYTES: usize = 38;
 
 const _: () = assert!(size_of::<Blob>() == 40);
 
@@ -60,6 +60,15 @@ impl Blob {
         match &self.0 {
             Kept::Inline { .. } => None,
             Kept::Shared(shared) => Some(shared),
+        }
+    }
+
+    /// Its bytes with what is behind them, and their number, when they are kept in the value itself: to be copied at a fixed size.
+    #[inline]
+    pub fn short(&self) -> Option<(&[u8; INLINE_BYTES], usize)> {
+        match &self.0 {
+            Kept::Inline { bytes, text } => Some((text, usize::from(*bytes))),
+            Kept::Shared(_) => None,
         }
     }
 

@@ -4,9 +4,14 @@
 //! handshake, but not SHOW, see the notes on clients). What must hold: a line (simple string or error) is one line
 //! whatever a client put into it.
 
+use super::blob::INLINE_BYTES;
 use super::number::Decimal;
 use super::{Blob, Output};
 use crate::id::{JOB_ID_TEXT_LEN, JobId};
+
+/// Before the text of an ID.
+const ID_HEAD: &[u8; 5] = b"$40\r\n";
+const _: () = assert!(JOB_ID_TEXT_LEN == 40, "the head says how long an ID is");
 
 /// Writes the replies of one session.
 pub struct Encoder<'a> {
@@ -63,12 +68,10 @@ impl<'a> Encoder<'a> {
 
     /// A bulk string with an ID.
     pub fn bulk_id(&mut self, id: JobId) {
-        const HEAD: &[u8; 5] = b"$40\r\n";
-        const _: () = assert!(JOB_ID_TEXT_LEN == 40, "the head says how long an ID is");
-        const END: usize = HEAD.len() + JOB_ID_TEXT_LEN;
+        const END: usize = ID_HEAD.len() + JOB_ID_TEXT_LEN;
         let mut text = [0; END + 2];
-        text[..HEAD.len()].copy_from_slice(HEAD);
-        text[HEAD.len()..END].copy_from_slice(&id.text());
+        text[..ID_HEAD.len()].copy_from_slice(ID_HEAD);
+        text[ID_HEAD.len()..END].copy_from_slice(&id.text());
         text[END..].copy_from_slice(b"\r\n");
         self.out.append(&text);
     }
@@ -81,6 +84,33 @@ impl<'a> Encoder<'a> {
         self.header(b'$', shared.len() as u64);
         self.out.append_shared(shared);
         self.out.append(b"\r\n");
+    }
+
+    /// A job: the head of an array of so many items (less than ten), of which these are the first three. In one piece when both texts are
+    /// short.
+    pub fn job(&mut self, items: u8, queue: &Blob, id: JobId, body: &Blob) {
+        let Some(short_queue) = queue.short() else {
+            self.array(usize::from(items));
+            self.blob(queue);
+            self.bulk_id(id);
+            return self.blob(body);
+        };
+        let mut piece = Piece::new();
+        piece.put(&[b'*', b'0' + items, b'\r', b'\n']);
+        piece.bulk(short_queue);
+        piece.put(ID_HEAD);
+        piece.put(&id.text());
+        piece.put(b"\r\n");
+        match body.short() {
+            Some(short_body) => {
+                piece.bulk(short_body);
+                self.out.append(piece.bytes());
+            }
+            None => {
+                self.out.append(piece.bytes());
+                self.blob(body);
+            }
+        }
     }
 
     /// No value where a bulk string could be.
@@ -148,6 +178,50 @@ impl<'a> Encoder<'a> {
     }
 }
 
+/// A part of a reply that is put together before it goes to the output. Everything in it is copied at a fixed size, which takes a fraction of
+/// a copy of any size.
+struct Piece {
+    bytes: [u8; Self::ROOM],
+    len: usize,
+}
+
+impl Piece {
+    /// Of a job: head of the array, two texts with heads of up to two digits, an ID.
+    const ROOM: usize = 4 + 2 * (5 + INLINE_BYTES + 2) + ID_HEAD.len() + JOB_ID_TEXT_LEN + 2;
+
+    fn new() -> Self {
+        Self {
+            bytes: [0; Self::ROOM],
+            len: 0,
+        }
+    }
+
+    #[inline(always)]
+    fn put<const N: usize>(&mut self, part: &[u8; N]) {
+        self.bytes[self.len..][..N].copy_from_slice(part);
+        self.len += N;
+    }
+
+    /// A bulk string: the first so many of the bytes.
+    #[inline(always)]
+    fn bulk(&mut self, (text, bytes): (&[u8; INLINE_BYTES], usize)) {
+        let (tens, units) = (b'0' + (bytes / 10) as u8, b'0' + (bytes % 10) as u8);
+        if bytes < 10 {
+            self.put(&[b'$', units, b'\r', b'\n']);
+        } else {
+            self.put(&[b'$', tens, units, b'\r', b'\n']);
+        }
+        // What is behind the bytes is overwritten by what follows.
+        self.put(text);
+        self.len -= INLINE_BYTES - bytes;
+        self.put(b"\r\n");
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
 /// Writes a request in the form that clients send, as an array of bulk strings.
 pub fn encode_request<T: AsRef<[u8]>>(arguments: &[T], request: &mut Vec<u8>) {
     let head = |request: &mut Vec<u8>, mark, number: usize| {
@@ -211,6 +285,23 @@ mod tests {
             to.bulk_id(id);
         };
         assert_eq!(encode(false, as_id), encode(false, as_text));
+    }
+
+    #[test]
+    fn jobs_are_written_as_their_parts_are() {
+        let id = JobId::from_bytes([0x5a; 24]);
+        for (queue_bytes, body_bytes) in [(0, 0), (9, 10), (38, 38), (38, 39), (39, 1), (99, 5000)] {
+            let queue = Blob::copy_from(&vec![b'q'; queue_bytes]);
+            let body = Blob::copy_from(&vec![b'b'; body_bytes]);
+            let in_parts = |to: &mut Encoder<'_>| {
+                to.array(3);
+                to.bulk(&queue);
+                to.bulk(id.text());
+                to.bulk(&body);
+            };
+            let written = encode(false, |to| to.job(3, &queue, id, &body));
+            assert_eq!(written, encode(false, in_parts), "{queue_bytes} {body_bytes}");
+        }
     }
 
     #[test]
