@@ -49,18 +49,17 @@ fn parse(args: &Args<'_>) -> Result<GetJob, CommandError> {
     let mut at = 1;
     loop {
         let word = args.get(at).ok_or(CommandError::Syntax)?;
-        let is = |name: &[u8]| word.eq_ignore_ascii_case(name);
         let value = || args.get(at + 1).ok_or(CommandError::Syntax);
-        if is(b"from") {
+        if words::is_quick(word, b"from") {
             break;
-        } else if is(b"nohang") {
+        } else if words::is_quick(word, b"nohang") {
             job.nohang = true;
-        } else if is(b"withcounters") {
+        } else if words::is_quick(word, b"withcounters") {
             job.with_counters = true;
-        } else if is(b"timeout") {
+        } else if words::is_quick(word, b"timeout") {
             job.timeout_ms = at_least(0, value()?)?.min(MAX_TIMEOUT_MS);
             at += 1;
-        } else if is(b"count") {
+        } else if words::is_quick(word, b"count") {
             job.count = at_least(1, value()?)?;
             at += 1;
         } else {

@@ -123,6 +123,24 @@ const fn key(name: &[u8]) -> u128 {
     u128::from_le_bytes(text) | u128::from_le_bytes([b' '; LONGEST])
 }
 
+/// The same, of two words that may overlap instead of a copy: nearly all names have four letters or more.
+fn key_by_words(name: &[u8]) -> u128 {
+    let text = match (name.first_chunk(), name.last_chunk()) {
+        (Some(first), Some(last)) => {
+            let (first, last) = (u64::from_le_bytes(*first), u64::from_le_bytes(*last));
+            u128::from(first) | u128::from(last) << (8 * (name.len() - 8))
+        }
+        _ => match (name.first_chunk(), name.last_chunk()) {
+            (Some(first), Some(last)) => {
+                let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
+                u128::from(u64::from(first) | u64::from(last) << (8 * (name.len() - 4)))
+            }
+            _ => return key(name),
+        },
+    };
+    text | u128::from_le_bytes([b' '; LONGEST])
+}
+
 const fn hash(key: u128) -> usize {
     let folded = key as u64 ^ (key >> 64) as u64;
     (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - INDEX_BITS)) as usize
@@ -133,7 +151,7 @@ pub fn find(name: &[u8]) -> Option<u8> {
     if name.len() > LONGEST {
         return None;
     }
-    let key = key(name);
+    let key = key_by_words(name);
     let mut place = hash(key);
     while PLACES[place] != EMPTY {
         let number = usize::from(PLACES[place]);

@@ -9,6 +9,13 @@ pub fn is(arg: &[u8], word: &str) -> bool {
     arg.eq_ignore_ascii_case(word.as_bytes())
 }
 
+/// The same for a word of small letters alone, where it counts: all bytes are compared at once.
+#[inline(always)]
+pub fn is_quick<const N: usize>(arg: &[u8], word: &[u8; N]) -> bool {
+    let differs = |arg: &[u8; N]| (0..N).fold(0, |bits, at| bits | (arg[at] | b' ') ^ word[at]);
+    arg.len() == N && arg.first_chunk().is_some_and(|arg| differs(arg) == 0)
+}
+
 /// Whether a command about one queue, argument 1, says CLUSTER behind it.
 pub fn says_cluster(args: &Args<'_>, command: &'static str) -> Result<bool, CommandError> {
     match args.get(2) {
@@ -70,6 +77,28 @@ pub fn write_help(out: &mut Encoder<'_>, command: &str, subcommands: &[(&str, &s
 mod tests {
     use super::*;
     use crate::commands::testing::{reply, with_args};
+
+    #[test]
+    fn words_are_compared_in_any_case_and_whole() {
+        for arg in [
+            "",
+            "fro",
+            "from",
+            "FROM",
+            "fRoM",
+            "froms",
+            "frol",
+            "&rom",
+            "fro\r",
+            "fr\u{4f}m",
+        ] {
+            assert_eq!(
+                is_quick(arg.as_bytes(), b"from"),
+                is(arg.as_bytes(), "from"),
+                "{arg:?}"
+            );
+        }
+    }
 
     #[test]
     fn an_unknown_subcommand_is_named() {
