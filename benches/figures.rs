@@ -109,7 +109,7 @@ impl Bench {
         match self.ask(Request::Take(take)) {
             Answer::Jobs(jobs) => {
                 let id = jobs[0].handed.id;
-                self.home.recycle(Answer::Jobs(jobs));
+                self.home.recycle(&mut Answer::Jobs(jobs));
                 id
             }
             other => panic!("GETJOB answered {other:?}"),

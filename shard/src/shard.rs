@@ -368,8 +368,8 @@ impl Shard {
             } => {
                 self.core.gather_later(from, ticket, ask);
             }
-            Message::Request { ticket, request } => {
-                let answer = self.core.home.request(now, ticket, request);
+            Message::Request { ticket, mut request } => {
+                let answer = self.core.home.request_in_place(now, ticket, &mut request);
                 self.core.mesh.send(from, Message::Answer { ticket, answer });
             }
             Message::Answer { ticket, answer } => {

@@ -207,8 +207,14 @@ pub(crate) fn refusal(queue: &Queue, add: &AddJob) -> Option<CommandError> {
     }
 }
 
-/// Makes the job, and queues it unless it is delayed, or its copies are waited for. `queue` is the key of its queue, when that exists.
-pub(crate) fn apply(home: &mut Home, now: Now, ticket: Ticket, queue: Option<u32>, add: AddJob) -> Answer {
+/// Makes the job, which takes the body, and queues it unless it is delayed, or its copies are waited for. `queue` is the key of its queue, when that exists.
+pub(crate) fn apply(
+    home: &mut Home,
+    now: Now,
+    ticket: Ticket,
+    queue: Option<u32>,
+    add: &mut AddJob,
+) -> Answer {
     let queue = queue.unwrap_or_else(|| home.create_queue(now.mono(), &add.queue));
     let id = home.new_id(home.queue(queue).slot, add.ttl_s, add.retry_s > 0);
     let after = |seconds: u32| now.mono().after_ms(u64::from(seconds) * SECOND_MS);
@@ -221,7 +227,7 @@ pub(crate) fn apply(home: &mut Home, now: Now, ticket: Ticket, queue: Option<u32
         ctime,
         expires_at: after(add.ttl_s),
         enters_at: if delayed { after(add.delay_s) } else { Mono::NEVER },
-        body: add.body,
+        body: std::mem::take(&mut add.body),
         links: Links::DETACHED,
         queue,
         timer: None,

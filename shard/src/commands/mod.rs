@@ -254,6 +254,11 @@ pub enum Request {
 }
 
 impl Request {
+    /// Takes it from its place; what is left there asks for nothing that matters.
+    pub(crate) fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::Length(Blob::EMPTY))
+    }
+
     /// Whether its home may keep it waiting: for jobs, memory, copies or other nodes.
     pub(crate) fn may_wait(&self) -> bool {
         match self {

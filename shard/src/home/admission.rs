@@ -96,15 +96,15 @@ enum Verdict {
 
 impl Home {
     /// ADDJOB.
-    pub(super) fn add(&mut self, now: Now, ticket: Ticket, add: AddJob) -> Answer {
+    pub(super) fn add(&mut self, now: Now, ticket: Ticket, add: &mut AddJob) -> Answer {
         if self.short.waiting.is_empty() {
-            match self.judge(now.mono(), &add, false) {
+            match self.judge(now.mono(), add, false) {
                 Verdict::Take { queue } => return addjob::apply(self, now, ticket, queue, add),
                 Verdict::Refuse(error) => return Answer::Error(error),
                 Verdict::Wait => {}
             }
         }
-        self.short.push_back(ticket, add);
+        self.short.push_back(ticket, add.clone());
         self.lines.linger(ticket, false);
         Answer::Waiting
     }
@@ -133,7 +133,7 @@ impl Home {
     pub(super) fn retry_short(&mut self, now: Now, last: bool) {
         self.short.retry = true;
         for _ in 0..UPKEEP_STEP {
-            let Some((arrival, ticket, add)) = self.short.pop_front() else {
+            let Some((arrival, ticket, mut add)) = self.short.pop_front() else {
                 self.short.retry = false;
                 return;
             };
@@ -142,7 +142,7 @@ impl Home {
                 None => self.judge(now.mono(), &add, last),
             };
             let answer = match verdict {
-                Verdict::Take { queue } => addjob::apply(self, now, ticket, queue, add),
+                Verdict::Take { queue } => addjob::apply(self, now, ticket, queue, &mut add),
                 Verdict::Refuse(error) => Answer::Error(error),
                 Verdict::Wait => {
                     self.short.put(arrival, ticket, add);

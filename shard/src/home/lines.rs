@@ -219,12 +219,12 @@ impl Home {
     pub(super) fn step_lines(&mut self, now: Now) {
         let mut left = UPKEEP_STEP;
         while left > 0 {
-            let Some((ticket, request, bytes)) = self.lines.next() else {
+            let Some((ticket, mut request, bytes)) = self.lines.next() else {
                 return;
             };
             self.memory.release(bytes);
             left = left.saturating_sub(weight(&request));
-            let answer = self.perform(now, ticket, request);
+            let answer = self.perform(now, ticket, &mut request);
             if !matches!(answer, Answer::Waiting) {
                 self.end(ticket, answer);
             }

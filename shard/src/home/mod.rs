@@ -187,14 +187,19 @@ impl Home {
     }
 
     /// Handles a request. `Answer::Waiting` says that its end comes later, through [`Self::take_ends`].
-    pub fn request(&mut self, now: Now, ticket: Ticket, request: Request) -> Answer {
+    pub fn request(&mut self, now: Now, ticket: Ticket, mut request: Request) -> Answer {
+        self.request_in_place(now, ticket, &mut request)
+    }
+
+    /// The same for a request that stays where it is, without what is kept of it: requests are large, and a move is a copy.
+    pub fn request_in_place(&mut self, now: Now, ticket: Ticket, request: &mut Request) -> Answer {
         self.journal.begin(now);
-        if self.lines.holds_back(ticket, &request) {
-            self.stand_in_line(ticket, request);
+        if self.lines.holds_back(ticket, request) {
+            self.stand_in_line(ticket, request.take());
             return Answer::Waiting;
         }
         if !self.journal.is_on() {
-            // The answer is made where it is to be, and the request taken from where it is: both are large.
+            // The answer is made where it is to be: it is large too.
             return self.serve(now, ticket, request);
         }
         let answer = self.perform(now, ticket, request);
@@ -202,40 +207,40 @@ impl Home {
     }
 
     /// Handles a request whose turn it is. The answer may have to wait for the log.
-    fn perform(&mut self, now: Now, ticket: Ticket, request: Request) -> Answer {
-        match self.journal.refuses(&request) {
+    fn perform(&mut self, now: Now, ticket: Ticket, request: &mut Request) -> Answer {
+        match self.journal.refuses(request) {
             Some(misconf) => Answer::Error(misconf),
             None => self.serve(now, ticket, request),
         }
     }
 
     #[inline(always)]
-    fn serve(&mut self, now: Now, ticket: Ticket, request: Request) -> Answer {
+    fn serve(&mut self, now: Now, ticket: Ticket, request: &mut Request) -> Answer {
         match request {
             Request::Add(add) => self.add(now, ticket, add),
-            Request::Take(ref take) => commands::getjob::apply(self, now.mono(), ticket, take),
-            Request::Ids { verb, ref ids } => self.ids_anywhere(now.mono(), ticket, verb, ids),
-            Request::Show(id) => self.show_anywhere(now.mono(), ticket, id),
-            Request::Working(id) => self.working_anywhere(now.mono(), ticket, id),
-            Request::Length(name) => commands::qlen::apply(self, &name),
-            Request::Lengths(name) => self.lengths(now.mono(), ticket, name),
-            Request::Peek(peek) => commands::qpeek::apply(self, now.mono(), &peek),
-            Request::Stat(name) => commands::qstat::apply(self, now.mono(), &name),
-            Request::Stats(name) => self.stats(now.mono(), ticket, name),
-            Request::Pause(pause) => self.pause(now.mono(), ticket, pause),
-            Request::Scan(scan) => commands::qscan::apply(self, now.mono(), &scan),
+            Request::Take(take) => commands::getjob::apply(self, now.mono(), ticket, take),
+            Request::Ids { verb, ids } => self.ids_anywhere(now.mono(), ticket, *verb, ids),
+            Request::Show(id) => self.show_anywhere(now.mono(), ticket, *id),
+            Request::Working(id) => self.working_anywhere(now.mono(), ticket, *id),
+            Request::Length(name) => commands::qlen::apply(self, name),
+            Request::Lengths(name) => self.lengths(now.mono(), ticket, std::mem::take(name)),
+            Request::Peek(peek) => commands::qpeek::apply(self, now.mono(), peek),
+            Request::Stat(name) => commands::qstat::apply(self, now.mono(), name),
+            Request::Stats(name) => self.stats(now.mono(), ticket, std::mem::take(name)),
+            Request::Pause(pause) => self.pause(now.mono(), ticket, pause.clone()),
+            Request::Scan(scan) => commands::qscan::apply(self, now.mono(), scan),
             Request::Gather(gather) => panic!("{gather:?} is answered by the shard"),
         }
     }
 
     /// Takes back the memory of an answer that is done with: most answers of GETJOB have one job and are written at once.
     #[inline]
-    pub fn recycle(&mut self, answer: Answer) {
-        if let Answer::Jobs(mut jobs) = answer
+    pub fn recycle(&mut self, answer: &mut Answer) {
+        if let Answer::Jobs(jobs) = answer
             && jobs.capacity() <= SPARE_JOBS
         {
             jobs.clear();
-            self.spare = jobs;
+            self.spare = std::mem::take(jobs);
         }
     }
 

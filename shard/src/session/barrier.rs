@@ -154,7 +154,7 @@ impl Engine<'_> {
             patience: if ask.nohang { Patience::None } else { Patience::Try },
         };
         let ticket = self.session.ticket(self.session.first_pending);
-        let answer = self.core.home.request(self.now, ticket, Request::Take(take));
+        let mut answer = self.core.home.request(self.now, ticket, Request::Take(take));
         match answer {
             Answer::Nothing => return Here::NotSoShort(ask),
             Answer::Waiting => return Here::Waits(ask),
@@ -165,7 +165,7 @@ impl Engine<'_> {
         self.write(suppressed, |session| {
             reply::write_answer(session, &answer, ask.with_counters)
         });
-        self.core.home.recycle(answer);
+        self.core.home.recycle(&mut answer);
         Here::Done
     }
 
@@ -236,8 +236,8 @@ impl Engine<'_> {
                 Request::Gather(ask) if target == self.core.shard => {
                     self.core.gather_later(target, ticket, ask)
                 }
-                request => {
-                    if let Some(answer) = self.ask(target, ticket, request) {
+                mut request => {
+                    if let Some(answer) = self.ask(target, ticket, &mut request) {
                         self.absorb(target, answer, true);
                     }
                 }

@@ -116,24 +116,32 @@ impl Engine<'_> {
             self.session.ending = Some(Ending::Error(String::new()));
             return Started::Yes;
         }
-        let (spec, plan) = match self.plan(args) {
-            (spec, Ok(plan)) => (spec, plan),
-            (_, Err(_)) if !self.session.is_idle() => return Started::NotYet(Hold::Order),
-            (spec, Err(error)) => {
-                if let Some(command) = spec {
+        // The plan stays where it was made: it is large, and a move is a copy.
+        let (command, refusal) = self.admit(args);
+        let mut planned = match (command, refusal) {
+            (Some(command), None) => {
+                (table::COMMANDS[usize::from(command)].plan)(self.core, self.session, &args)
+            }
+            (_, refusal) => Err(refusal.expect("what is no command is refused")),
+        };
+        let plan = match &mut planned {
+            Ok(plan) => plan,
+            Err(_) if !self.session.is_idle() => return Started::NotYet(Hold::Order),
+            Err(error) => {
+                if let Some(command) = command {
                     self.count_start(command, args);
                 }
-                self.reply_error(&error);
+                self.reply_error(error);
                 return Started::Yes;
             }
         };
-        let command = spec.expect("a plan has a command");
+        let command = command.expect("a plan has a command");
         let flags = table::COMMANDS[usize::from(command)].flags;
-        if self.core.clients_are_paused(flags) && !is_unpause(&plan) {
+        if self.core.clients_are_paused(flags) && !is_unpause(plan) {
             return Started::NotYet(Hold::Paused);
         }
-        let target = overlap_target(&plan, self.core.shards);
-        let waits_for_all = target.is_none() || (self.session.asking_nodes > 0 && !is_add(&plan));
+        let target = overlap_target(plan, self.core.shards);
+        let waits_for_all = target.is_none() || (self.session.asking_nodes > 0 && !is_add(plan));
         if waits_for_all && !self.session.is_idle() {
             return Started::NotYet(Hold::Order);
         }
@@ -147,27 +155,27 @@ impl Engine<'_> {
         self.count_start(command, args);
         match target {
             Some(target) => self.start_overlapping(command, target, plan),
-            None => self.start_barrier(command, plan, args),
+            None => self.start_barrier(command, planned.expect("it was looked at"), args),
         }
         Started::Yes
     }
 
-    /// Grammar and the checks before a command (reference, 1.2).
-    pub(super) fn plan(&self, args: Args<'_>) -> (Option<u8>, Result<Plan, CommandError>) {
+    /// The checks before a command's own grammar (reference, 1.2): which it is, as far as it counts, and why it is refused.
+    fn admit(&self, args: Args<'_>) -> (Option<u8>, Option<CommandError>) {
         let Some(number) = table::find_renamed(&self.core.settings, args.name()) else {
-            return (None, Err(table::unknown_command(args)));
+            return (None, Some(table::unknown_command(args)));
         };
         let spec = &table::COMMANDS[usize::from(number)];
         if !spec.takes(args.len()) {
-            return (None, Err(CommandError::Arity(spec.name.into())));
+            return (None, Some(CommandError::Arity(spec.name.into())));
         }
         if !self.is_let_in() && !spec.flags.has(Flags::NO_AUTH) {
-            return (None, Err(CommandError::NotAuthenticated));
+            return (None, Some(CommandError::NotAuthenticated));
         }
         if self.core.loading.is_some() && !spec.flags.has(Flags::LOADING) {
-            return (Some(number), Err(CommandError::Loading));
+            return (Some(number), Some(CommandError::Loading));
         }
-        (Some(number), (spec.plan)(self.core, self.session, &args))
+        (Some(number), None)
     }
 
     pub(super) fn count_start(&mut self, command: u8, args: Args<'_>) {
@@ -176,28 +184,35 @@ impl Engine<'_> {
             .command_started(self.now, command, &self.session.client, args);
     }
 
-    pub(super) fn start_overlapping(&mut self, command: u8, target: ShardNo, plan: Plan) {
-        let (request, with_counters) = match plan {
-            Plan::Home { request, .. } => (request, false),
-            Plan::Ids { verb, ids } => (Request::Ids { verb, ids }, false),
+    fn start_overlapping(&mut self, command: u8, target: ShardNo, plan: &mut Plan) {
+        match plan {
+            Plan::Home { request, .. } => self.overlap(command, target, request, false),
+            Plan::Ids { verb, ids } => {
+                let (verb, ids) = (*verb, std::mem::take(ids));
+                self.overlap(command, target, &mut Request::Ids { verb, ids }, false);
+            }
             Plan::GetJob(ask) => {
-                let counters = ask.with_counters;
-                (Request::Take(waits_at_once(ask)), counters)
+                let take = waits_at_once(ask);
+                self.overlap(command, target, &mut Request::Take(take), ask.with_counters);
             }
             _ => unreachable!("the plan does not overlap"),
-        };
+        }
+    }
+
+    /// `request` is left without what its home keeps of it.
+    fn overlap(&mut self, command: u8, target: ShardNo, request: &mut Request, with_counters: bool) {
         let waits_at = request.may_wait().then_some(target);
-        let asks_nodes = matches!(&request, Request::Add(add) if add.replicate > 1 && !add.asynchronous);
+        let asks_nodes = matches!(request, Request::Add(add) if add.replicate > 1 && !add.asynchronous);
         let suppressed = self.suppress_reply();
         let ticket = self.session.ticket(self.session.next_request());
         let answer = self.ask(target, ticket, request);
         match answer {
-            Some(answer) if self.session.pending.is_empty() && !matches!(answer, Answer::Waiting) => {
+            Some(mut answer) if self.session.pending.is_empty() && !matches!(answer, Answer::Waiting) => {
                 self.session.first_pending = self.session.first_pending.wrapping_add(1);
                 self.write(suppressed, |session| {
                     reply::write_answer(session, &answer, with_counters)
                 });
-                self.core.home.recycle(answer);
+                self.core.home.recycle(&mut answer);
             }
             answer => {
                 let answer = answer.filter(|answer| !matches!(answer, Answer::Waiting));
@@ -218,12 +233,12 @@ impl Engine<'_> {
         }
     }
 
-    /// Brings a request to its home shard; the answer when that is this one.
-    pub(super) fn ask(&mut self, target: ShardNo, ticket: Ticket, request: Request) -> Option<Answer> {
+    /// Brings a request to its home shard; the answer when that is this one. It is left without what is kept of it.
+    pub(super) fn ask(&mut self, target: ShardNo, ticket: Ticket, request: &mut Request) -> Option<Answer> {
         if target == self.core.shard {
-            Some(self.core.home.request(self.now, ticket, request))
+            Some(self.core.home.request_in_place(self.now, ticket, request))
         } else {
-            self.core.mesh.request(target, ticket, request);
+            self.core.mesh.request(target, ticket, request.take());
             None
         }
     }
@@ -346,9 +361,9 @@ fn is_add(plan: &Plan) -> bool {
     )
 }
 
-fn waits_at_once(ask: GetJob) -> Take {
+fn waits_at_once(ask: &mut GetJob) -> Take {
     Take {
-        queues: ask.queues,
+        queues: std::mem::take(&mut ask.queues),
         count: ask.count as u32,
         manner: Manner::Deliver,
         patience: Patience::Reserved,
