@@ -21,8 +21,8 @@ pub struct Output {
     chunks: VecDeque<Bytes>,
     chunk_bytes: usize,
     tail: Vec<u8>,
-    /// Size of the last tail that was closed, at most: the next will be about as long.
-    last_tail_bytes: usize,
+    /// How long the next tail will be, about: as the last ones.
+    expected_bytes: usize,
     produced_bytes: u64,
 }
 
@@ -65,7 +65,7 @@ impl Output {
             let room = TAIL_BYTES - self.tail.len();
             let (now, later) = part.split_at(part.len().min(room));
             if self.tail.capacity() == 0 {
-                let expected = self.last_tail_bytes.max(FIRST_TAIL_BYTES);
+                let expected = self.expected_bytes.max(FIRST_TAIL_BYTES);
                 self.tail.reserve_exact(expected.max(now.len()));
             }
             self.tail.extend_from_slice(now);
@@ -89,11 +89,13 @@ impl Output {
 
     /// Takes the first chunk.
     pub fn pop_chunk(&mut self) -> Option<Bytes> {
-        if self.chunks.is_empty() {
-            self.close_tail();
-        }
-        let chunk = self.chunks.pop_front()?;
-        self.chunk_bytes -= chunk.len();
+        let chunk = match self.chunks.pop_front() {
+            Some(chunk) => {
+                self.chunk_bytes -= chunk.len();
+                chunk
+            }
+            None => self.take_tail()?,
+        };
         self.release_if_empty();
         Some(chunk)
     }
@@ -116,11 +118,19 @@ impl Output {
     }
 
     fn close_tail(&mut self) {
-        if !self.tail.is_empty() {
-            let closed = std::mem::take(&mut self.tail);
-            self.last_tail_bytes = closed.len();
-            self.queue(closed.into());
+        if let Some(closed) = self.take_tail() {
+            self.queue(closed);
         }
+    }
+
+    fn take_tail(&mut self) -> Option<Bytes> {
+        if self.tail.is_empty() {
+            return None;
+        }
+        let closed = std::mem::take(&mut self.tail);
+        // Short replies and long ones take turns: the longer ones count.
+        self.expected_bytes = closed.len().max(self.expected_bytes / 2);
+        Some(closed.into())
     }
 
     fn queue(&mut self, chunk: Bytes) {
