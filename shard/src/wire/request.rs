@@ -375,9 +375,10 @@ impl<'a> Args<'a> {
 
     /// One argument, to keep: copied, or shared when it was large and came in pieces. Panics if there is none.
     pub fn blob(&self, at: usize) -> Blob {
-        match self.spans[at].large_number() {
+        let span = self.spans[at];
+        match span.large_number() {
             Some(number) => Blob::from(self.large[number].clone()),
-            None => Blob::copy_from(&self[at]),
+            None => Blob::copy_front(&self.text[span.start as usize..], span.bytes as usize),
         }
     }
 }
