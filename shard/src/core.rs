@@ -226,6 +226,9 @@ impl Core {
 
     /// Brings what the home shard says late on its way.
     pub(crate) fn take_home_ends(&mut self) {
+        if !self.home.has_ends() {
+            return;
+        }
         let mut ends = std::mem::take(&mut self.home_ends);
         self.home.take_ends(&mut ends);
         for end in ends.drain(..) {

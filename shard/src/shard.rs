@@ -245,6 +245,9 @@ impl Shard {
 
     /// Moves the effects so far to `effects`.
     pub fn take_effects(&mut self, effects: &mut Vec<Effect>) {
+        if self.core.marked.is_empty() && self.core.effects.is_empty() {
+            return;
+        }
         for session in self.core.marked.drain(..) {
             if let Some(place) = self
                 .sessions

@@ -264,6 +264,11 @@ impl Home {
         }
     }
 
+    /// Whether there are ends to be taken.
+    pub fn has_ends(&self) -> bool {
+        !self.ends.is_empty()
+    }
+
     /// Moves the ends so far to `ends`.
     pub fn take_ends(&mut self, ends: &mut Vec<Held>) {
         ends.append(&mut self.ends);

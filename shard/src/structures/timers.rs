@@ -51,6 +51,8 @@ pub struct Timers<T: Copy> {
     lists: Box<[Ends]>,
     /// For each level, bit s % 128 is set when slot s holds timers.
     occupied: [u128; LEVELS],
+    /// Whether `work` may find something.
+    may_migrate: bool,
 }
 
 /// Packed because the alignment of the deadline would cost 8 bytes per timer.
@@ -85,6 +87,7 @@ impl<T: Copy> Timers<T> {
             entries: Slab::new(),
             lists,
             occupied: [0; LEVELS],
+            may_migrate: false,
         }
     }
 
@@ -132,6 +135,7 @@ impl<T: Copy> Timers<T> {
             while let Some(slot) = self.first_occupied(level).filter(|&slot| slot <= reached) {
                 self.splice(list_of(level, slot), FIRST_MIGRATING + level);
                 self.occupied[level] &= !bit_of(slot);
+                self.may_migrate |= level > 0;
             }
         }
         self.now_ms = now_ms;
@@ -140,6 +144,9 @@ impl<T: Copy> Timers<T> {
     /// Moves up to `budget` migrating timers to their next place and returns how many it moved: fewer than
     /// `budget` when none is left.
     pub fn work(&mut self, budget: usize) -> usize {
+        if !self.may_migrate {
+            return 0;
+        }
         let mut moved = 0;
         // The lowest level has the least time left.
         for list in FIRST_MIGRATING + 1..LISTS {
@@ -150,6 +157,7 @@ impl<T: Copy> Timers<T> {
                 moved += 1;
             }
         }
+        self.may_migrate = moved == budget;
         moved
     }
 
