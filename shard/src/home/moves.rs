@@ -79,7 +79,7 @@ impl Home {
         job.marks.set_entered_before(true);
         job.enters_at = Mono::NEVER;
         job.place = Place::Queued;
-        let queue_key = job.queue;
+        let (queue_key, share) = (job.queue, job.share);
         queue.jobs.push_ordered(jobs, lanes, key);
         self.stock.queued += 1;
         match entry {
@@ -88,7 +88,7 @@ impl Home {
             Entry::Asked | Entry::Nack => self.journal.changed(&self.stock.jobs[key]),
             Entry::Undone => self.journal.brought_back(&self.stock.jobs[key]),
         }
-        if self.stock.jobs[key].share != NONE {
+        if share != NONE {
             self.shared_entered(now, key, entry);
         }
         if self.stock.queues[queue_key].can_serve() {
@@ -135,6 +135,7 @@ impl Home {
         queue.jobs_out += 1;
         queue.touched_at = now;
         let handed = describe(job, queue.name.clone(), place);
+        let share = job.share;
         if job.at_most_once() {
             job.aside = (now.0 / SECOND_MS) as u32;
             delivered.push_back(jobs, key);
@@ -142,8 +143,10 @@ impl Home {
             job.enters_at = now.after_ms(job.retry_ms());
             self.arm(key);
         }
-        self.journal.handed_out(&self.stock.jobs[key], key);
-        if self.stock.jobs[key].share != NONE {
+        if self.journal.is_on() {
+            self.journal.handed_out(&self.stock.jobs[key], key);
+        }
+        if share != NONE {
             self.shared_handed_out(now, key);
         }
         self.counters.delivered += 1;
