@@ -1,4 +1,4 @@
-//! Micro benches: skip list, timers, ID map, request parser, reply encoder, mesh outbox.
+//! Micro benches: skip list, timers, ID map, request parser, reply encoder, records of the log, steps of the state machine, mesh.
 //!
 //! `cargo bench --bench micro` measures; `cargo test` runs each once.
 
@@ -6,14 +6,28 @@
 
 use std::hint::black_box;
 
+use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
+use shard::clock::Now;
+use shard::commands::{AddJob, IdVerb, Request};
+use shard::home::{Home, HomeOptions};
 use shard::id::{JobId, NodeId};
+use shard::input::{Input, Peer};
+use shard::log::{
+    Action, AppendFsync, Done, Entry, FoundFile, JobImage, KeptPlace, Log, LogBoot, Recovered, Recovery,
+    RecoveryOptions, StateChange, Thresholds, WallMs, Want, WriterOptions,
+};
+use shard::memory::Memory;
+use shard::message::{Answer, Manner, Patience, SessionId, Take, Ticket};
+use shard::settings::Settings;
+use shard::shard::{NodeFacts, Shard, ShardOptions};
 use shard::slot::Slot;
 use shard::structures::list::{Linked, Links};
 use shard::structures::scan_map::ScanMap;
 use shard::structures::skiplist::{Lanes, Ordered, SkipList};
 use shard::structures::timers::Timers;
-use shard::wire::{Encoder, Output, Parser, RequestLimits, encode_request};
+use shard::wire::{Blob, Encoder, Output, Parser, RequestLimits, encode_request};
+use smallvec::smallvec;
 
 /// Elements that are there while one more comes and goes.
 const CROWD: u32 = 100_000;
@@ -110,14 +124,7 @@ fn id_map(criterion: &mut Criterion) {
 }
 
 fn wire(criterion: &mut Criterion) {
-    let id = JobId::new(
-        NodeId::from_bytes([7; 20]),
-        Slot::of_queue(b"queue"),
-        [3; 18],
-        86_400,
-        true,
-    )
-    .text();
+    let id = job_id().text();
     let mut input = Vec::new();
     encode_request(&[&b"ADDJOB"[..], b"queue", b"twelve bytes", b"0"], &mut input);
     encode_request(&[&b"GETJOB"[..], b"FROM", b"queue"], &mut input);
@@ -157,5 +164,258 @@ fn wire(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, skip_list, timers, id_map, wire);
+fn job_id() -> JobId {
+    let slot = Slot::of_queue(b"queue");
+    JobId::new(NodeId::from_bytes([7; 20]), slot, [3; 18], 86_400, true)
+}
+
+const NOW: Now = Now {
+    mono_us: 1_000_000,
+    wall_us: 1_700_000_000_000_000,
+};
+/// Records of one write.
+const TURN: usize = 64;
+
+fn added() -> Entry {
+    Entry::Added(JobImage {
+        id: job_id(),
+        queue: Blob::from("queue"),
+        body: Blob::from("twelve bytes"),
+        ctime: NOW.wall_us * 1_000,
+        expires_at: WallMs(NOW.wall_ms() + 86_400_000),
+        ttl_s: 86_400,
+        retry_s: 300,
+        delay_s: 0,
+        replicate: 1,
+        state: StateChange {
+            id: job_id(),
+            place: KeptPlace::Queued,
+            entered_before: true,
+            delivered: false,
+            nacks: 0,
+            additional_deliveries: 0,
+            deliveries: 0,
+            enters_at: WallMs::NEVER,
+        },
+        holders: Vec::new(),
+    })
+}
+
+/// A log whose disk does all at once, and keeps the first segment when it is asked to.
+struct Disk {
+    log: Log,
+    first: Option<Vec<u8>>,
+}
+
+impl Disk {
+    fn new(keep: bool) -> Self {
+        let options = WriterOptions {
+            shard: 0,
+            generation: 1,
+            segment_bytes: 16 << 20,
+            reserve: 1,
+            fsync: AppendFsync::No,
+            seed: [3; 32],
+        };
+        let never = Thresholds {
+            percentage: 0,
+            min_bytes: 0,
+        };
+        let start = Recovered::fresh(0).start(1, [1; 16], NOW);
+        let mut this = Self {
+            log: Log::new(options, never, start),
+            first: keep.then(Vec::new),
+        };
+        while !this.log.started() {
+            this.perform();
+        }
+        this
+    }
+
+    fn perform(&mut self) {
+        let mut ios = Vec::new();
+        self.log.take_io(NOW, &mut ios);
+        for io in ios {
+            match (&mut self.first, io.action) {
+                (
+                    Some(file),
+                    Action::Create {
+                        segment: 1, header, ..
+                    },
+                ) => *file = header.to_vec(),
+                (
+                    Some(file),
+                    Action::Write {
+                        segment: 1,
+                        offset,
+                        chunks,
+                    },
+                ) => {
+                    file.truncate(offset as usize);
+                    chunks.iter().for_each(|chunk| file.extend_from_slice(chunk));
+                }
+                (_, action) => drop(action),
+            }
+            self.log.completed(NOW, io.id, Ok(Done::Done));
+        }
+    }
+}
+
+fn records(criterion: &mut Criterion) {
+    let entry = added();
+    let mut disk = Disk::new(false);
+    criterion.bench_function("records: encode and write 64 ADDJOBs", |bencher| {
+        bencher.iter(|| {
+            for _ in 0..TURN {
+                disk.log.append(&entry).expect("there is room");
+            }
+            disk.perform();
+        });
+    });
+    let mut disk = Disk::new(true);
+    for _ in 0..TURN {
+        disk.log.append(&entry).expect("there is room");
+    }
+    (0..4).for_each(|_| disk.perform());
+    let file = disk.first.expect("it is kept");
+    let options = RecoveryOptions {
+        shard: 0,
+        generation: 1,
+        boot_id: [1; 16],
+        may_cut: true,
+    };
+    let found = FoundFile {
+        number: 1,
+        bytes: file.len() as u64,
+    };
+    criterion.bench_function("records: read a segment with 64 ADDJOBs", |bencher| {
+        bencher.iter(|| {
+            let mut recovery = Recovery::new(options, vec![found]);
+            let mut jobs = 0;
+            while let Want::Read { offset, bytes, .. } = recovery.want() {
+                let piece = &file[offset as usize..][..bytes as usize];
+                let count = &mut |entry| jobs += usize::from(matches!(entry, Entry::Added(_)));
+                recovery.supply(Ok(piece), count).expect("it is whole");
+            }
+            assert_eq!(jobs, TURN);
+        });
+    });
+}
+
+fn steps(criterion: &mut Criterion) {
+    let options = HomeOptions {
+        shard: 0,
+        shards: 1,
+        node: NodeId::from_bytes([7; 20]),
+        seed: [1; 32],
+        hash_seed: 1,
+    };
+    let mut home = Home::new(options, Memory::new(64 << 30), NOW);
+    let ticket = Ticket {
+        shard: 0,
+        session: SessionId {
+            index: 0,
+            generation: 0,
+        },
+        request: 0,
+    };
+    let add = AddJob {
+        queue: Blob::from("queue"),
+        body: Blob::from("twelve bytes"),
+        timeout_ms: 0,
+        replicate: 1,
+        lowered: false,
+        may_lower: false,
+        ttl_s: 86_400,
+        retry_s: 300,
+        delay_s: 0,
+        max_len: None,
+        asynchronous: false,
+    };
+    let take = Take {
+        queues: smallvec![(0, Blob::from("queue"))],
+        count: 1,
+        manner: Manner::Deliver,
+        patience: Patience::None,
+    };
+    criterion.bench_function("state machine: ADDJOB, GETJOB, ACKJOB", |bencher| {
+        bencher.iter(|| {
+            home.request(NOW, ticket, Request::Add(add.clone()));
+            let mut answer = home.request(NOW, ticket, Request::Take(take.clone()));
+            let Answer::Jobs(jobs) = &answer else {
+                panic!("GETJOB answered {answer:?}");
+            };
+            let ids = smallvec![jobs[0].handed.id];
+            home.recycle(&mut answer);
+            let verb = IdVerb::Acknowledge;
+            let answer = home.request(NOW, ticket, Request::Ids { verb, ids });
+            assert!(matches!(answer, Answer::Count(1)), "ACKJOB answered {answer:?}");
+        });
+    });
+}
+
+/// A turn of each of two shards: 64 requests there, 64 answers back, a batch each way. The channels between the threads are not part of it.
+fn mesh(criterion: &mut Criterion) {
+    let mut shards: Vec<Shard> = (0..2)
+        .map(|shard| {
+            let options = ShardOptions {
+                shard,
+                shards: 2,
+                node: NodeId::from_bytes([7; 20]),
+                seed: [shard as u8; 32],
+                hash_seed: 1,
+                facts: NodeFacts::default(),
+                log: LogBoot::nothing(),
+            };
+            let settings = Settings {
+                maxmemory: 0,
+                ..Settings::default()
+            };
+            Shard::new(options, settings, NOW)
+        })
+        .collect();
+    let mut batch = Vec::new();
+    let mut effects = Vec::new();
+    let mut turn = |shards: &mut [Shard], input: Option<(SessionId, &[u8])>| {
+        if let Some((session, bytes)) = input {
+            shards[0].handle(NOW, Input::Bytes { session, bytes });
+        }
+        for from in [0, 1, 0] {
+            shards[from].handle(NOW, Input::Tick);
+            shards[from].take_effects(&mut effects);
+            effects.clear();
+            let (from_no, to) = (from as u16, 1 - from);
+            shards[from].take_mesh(to as u16, &mut batch);
+            let messages = &mut batch;
+            shards[to].handle(
+                NOW,
+                Input::Mesh {
+                    from: from_no,
+                    messages,
+                },
+            );
+        }
+    };
+    // A start takes some turns.
+    (0..10).for_each(|_| turn(&mut shards, None));
+    let session = shards[0].connect(NOW, 1, Peer::Unix("socket".into()), Peer::Unix("socket".into()));
+    let queue = (0..)
+        .map(|number| format!("queue{number}"))
+        .find(|name| Slot::of_queue(name.as_bytes()).home(2) == 1)
+        .expect("half of all queues are there");
+    let mut input = Vec::new();
+    (0..TURN).for_each(|_| encode_request(&["QLEN", queue.as_str()], &mut input));
+    let mut chunks: Vec<Bytes> = Vec::new();
+    criterion.bench_function("mesh: 64 requests to another shard and back", |bencher| {
+        bencher.iter(|| {
+            turn(&mut shards, Some((session, &input)));
+            shards[0].take_output(session, &mut chunks, usize::MAX);
+            let bytes: usize = chunks.drain(..).map(|chunk| chunk.len()).sum();
+            assert_eq!(bytes, TURN * b":0\r\n".len());
+            shards[0].handle(NOW, Input::Sent { session, bytes });
+        });
+    });
+}
+
+criterion_group!(benches, skip_list, timers, id_map, wire, records, steps, mesh);
 criterion_main!(benches);
