@@ -90,6 +90,14 @@ pub const ACK_AGAIN_MAX_MS: u64 = 180_000;
 pub const LEAVING_STEP: u32 = 256;
 /// and the pause between two of them, milliseconds.
 pub const LEAVING_PAUSE_MS: u64 = 20;
+/// New jobs of a shard that are on their way to other nodes since memory is short; beyond it they stay.
+pub const EXTERNAL: usize = 16_384;
+/// A job that is to go to other nodes is looked at again after this long, milliseconds, then after twice as long each time,
+pub const EXTERNAL_AGAIN_MS: u64 = 20;
+/// and at least this often.
+pub const EXTERNAL_AGAIN_MAX_MS: u64 = 5_000;
+/// How often an ADDJOB asks other nodes to hold the job alone before it is content with this node's copy as one of those it wants.
+pub const EXTERNAL_TRIES: u32 = 2;
 /// Jobs dropped while other nodes held them that a home remembers: those nodes may not have heard.
 pub const LEFT: usize = 1 << 16;
 /// Jobs that repair looks at in one step.

@@ -220,6 +220,7 @@ counters! {
     transfers_refused: "Jobs with RETRY 0 that another node had no room for when they came.",
     transfers_in_doubt: "Jobs with RETRY 0 that count as handed out, since the node that they went to lost its memory or was forgotten.",
     jobs_given_away: "Copies dropped because this node leaves and others hold them.",
+    jobs_placed_elsewhere: "Jobs added here that other nodes took over because memory was short.",
     jobs_repaired: "Jobs for which other nodes were asked since holders were lost.",
     jobs_acknowledged_elsewhere: "Jobs acknowledged at another node.",
     acks_collected: "Acknowledged jobs that this node found all holders to know of.",
@@ -277,6 +278,7 @@ impl Counters {
         self.transfers_refused = home.transfers_refused;
         self.transfers_in_doubt = home.transfers_in_doubt;
         self.jobs_given_away = home.given_away;
+        self.jobs_placed_elsewhere = home.placed_elsewhere;
         self.jobs_repaired = home.repaired;
         self.jobs_acknowledged_elsewhere = home.acknowledged_elsewhere;
         self.acks_collected = home.collected;

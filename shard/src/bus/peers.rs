@@ -100,6 +100,7 @@ pub struct Peers {
     pub leaving: bool,
     known: Vec<Known>,
     reachable: u16,
+    roomy: u16,
     any: bool,
 }
 
@@ -114,6 +115,7 @@ impl Peers {
             leaving: false,
             known: Vec::new(),
             reachable: 0,
+            roomy: 0,
             any: false,
         }
     }
@@ -177,7 +179,9 @@ impl Peers {
 
     fn count(&mut self) {
         self.any = self.known.iter().any(|known| known.peer.state != PeerState::Gone);
-        self.reachable = self.reachable().filter(|peer| !peer.leaving).count() as u16;
+        let takers = || self.reachable().filter(|peer| !peer.leaving);
+        let roomy = takers().filter(|peer| peer.memory_level == 0).count() as u16;
+        (self.reachable, self.roomy) = (takers().count() as u16, roomy);
     }
 
     /// All of them, those that are gone included.
@@ -220,6 +224,11 @@ impl Peers {
     /// How many could take a copy: reachable, and not leaving. This node is not counted.
     pub fn reachable_count(&self) -> u16 {
         self.reachable
+    }
+
+    /// How many of those have memory to spare.
+    pub fn roomy_count(&self) -> u16 {
+        self.roomy
     }
 
     /// How many machines there are on which a copy could be: this node's, and those of all that could take one.

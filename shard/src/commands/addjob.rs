@@ -216,6 +216,7 @@ pub(crate) fn apply(
     add: &mut AddJob,
 ) -> Answer {
     let queue = queue.unwrap_or_else(|| home.create_queue(now.mono(), &add.queue));
+    let goes_out = home.goes_out(home.queue(queue), &add);
     let id = home.new_id(home.queue(queue).slot, add.ttl_s, add.retry_s > 0);
     let after = |seconds: u32| now.mono().after_ms(u64::from(seconds) * SECOND_MS);
     home.counters.added += 1;
@@ -242,9 +243,9 @@ pub(crate) fn apply(
         replicate: copies_kept(add.replicate),
         place: Place::Idle,
         delivered: false,
-        marks: Marks::default(),
+        marks: Marks::added(goes_out),
     });
-    let leaves = home.peers.leaving && add.retry_s > 0;
+    let leaves = (home.peers.leaving || goes_out) && add.retry_s > 0;
     if add.replicate > 1 || leaves {
         let terms = CopyTerms {
             wanted: add.replicate - u16::from(!leaves),
@@ -255,6 +256,7 @@ pub(crate) fn apply(
         return home.begin_copies(now.mono(), job, ticket, terms);
     }
     home.begin_life(now.mono(), job);
+    home.send_out(now.mono(), job);
     Answer::Id(id)
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::cluster::collection::ACK_BYTES;
+use super::cluster::external::OUTGOING_BYTES;
 use super::cluster::share::SHARE_BYTES;
 use super::cluster::transfer::MOVE_BYTES;
 use super::stock::Stock;
@@ -261,6 +262,15 @@ impl Home {
         let timed = timed.inspect(|&(id, moved)| assert!(moves_due.contains(&(moved.again_at, *id))));
         assert_eq!(timed.count(), moves_due.len(), "each has its time");
         self.transfers.check();
+        self.stock.outgoing.check();
+        for (_, job) in jobs
+            .0
+            .iter_from(0, u32::MAX)
+            .filter(|(_, job)| job.marks.goes_out())
+        {
+            let is_seen_to = job.place == Place::Waiting || self.stock.outgoing.has(&job.id);
+            assert!(is_seen_to, "what is to go out is looked at");
+        }
     }
 
     fn check_lines(&self) {
@@ -292,9 +302,11 @@ impl Home {
             .sum();
         let waiting = SEAT_BYTES * seats.0.len() as u64 + OFFER_BYTES * offers.len() as u64;
         let shared = SHARE_BYTES * self.stock.shares.len() as u64 + ACK_BYTES * self.stock.acks.len() as u64;
+        let going =
+            MOVE_BYTES * self.stock.moves.len() as u64 + OUTGOING_BYTES * self.stock.outgoing.len() as u64;
         assert_eq!(
             self.stock.bytes,
-            job_bytes + queue_bytes + waiting + shared + MOVE_BYTES * self.stock.moves.len() as u64,
+            job_bytes + queue_bytes + waiting + shared + going,
             "memory adds up"
         );
         // Sessions charge what they keep too.

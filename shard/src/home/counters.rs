@@ -53,6 +53,8 @@ pub struct Counters {
     pub transfers_in_doubt: u64,
     /// Copies dropped since this node leaves and others hold them.
     pub given_away: u64,
+    /// Jobs added here that other nodes took over since memory was short.
+    pub placed_elsewhere: u64,
     /// Jobs for which repair asked other nodes, since holders were lost.
     pub repaired: u64,
     /// Jobs acknowledged at another node.

@@ -104,10 +104,18 @@ pub struct Marks(u8);
 impl Marks {
     const ENTERED_BEFORE: u8 = 1;
     const COUNTED: u8 = 2;
+    const GOES_OUT: u8 = 4;
 
     /// Those of a copy from another node: it was in its queue there.
     pub fn copied() -> Self {
         Self(Self::ENTERED_BEFORE)
+    }
+
+    /// Those of a new job, which is to go to other nodes or stays.
+    pub fn added(goes_out: bool) -> Self {
+        let mut marks = Self::default();
+        marks.set_goes_out(goes_out);
+        marks
     }
 
     /// Its next entering of the queue is an additional delivery.
@@ -120,6 +128,11 @@ impl Marks {
         self.0 & Self::COUNTED != 0
     }
 
+    /// It is to go to other nodes, since memory is short (`cluster/external.rs`).
+    pub fn goes_out(self) -> bool {
+        self.0 & Self::GOES_OUT != 0
+    }
+
     /// Sets or clears [`entered_before`](Self::entered_before).
     pub fn set_entered_before(&mut self, on: bool) {
         self.set(Self::ENTERED_BEFORE, on);
@@ -128,6 +141,11 @@ impl Marks {
     /// Sets or clears [`counted`](Self::counted).
     pub fn set_counted(&mut self, on: bool) {
         self.set(Self::COUNTED, on);
+    }
+
+    /// Sets or clears [`goes_out`](Self::goes_out).
+    pub fn set_goes_out(&mut self, on: bool) {
+        self.set(Self::GOES_OUT, on);
     }
 
     fn set(&mut self, bit: u8, on: bool) {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::chance::Random;
 use super::cluster::collection::Ack;
+use super::cluster::external::Outgoing;
 use super::cluster::share::Share;
 use super::cluster::transfer::Move;
 use super::job::{Job, Jobs};
@@ -52,6 +53,8 @@ pub struct Stock {
     pub moves: BTreeMap<JobId, Move>,
     /// When something is to be done about each.
     pub moves_due: BTreeSet<(Mono, JobId)>,
+    /// Jobs that are to go to other nodes, since memory is short.
+    pub outgoing: Outgoing,
     /// Timers of shares and acknowledged jobs.
     pub cluster_timers: Timers<u32>,
     /// Delivered at-most-once jobs, in the order of their handing out: what may be evicted.
@@ -99,6 +102,7 @@ impl Stock {
             dummies: 0,
             moves: BTreeMap::new(),
             moves_due: BTreeSet::new(),
+            outgoing: Outgoing::default(),
             cluster_timers: Timers::new(now.0),
             delivered: List::new(),
             busy: VecDeque::new(),

@@ -51,6 +51,7 @@ impl Home {
             .chain(self.repair_deadline())
             .chain(self.federation_deadline())
             .chain(self.leaving_deadline())
+            .chain(self.outgoing_deadline())
             .chain(self.transfers_deadline())
             .chain(self.remote.deadline());
         timers.into_iter().chain(others).chain(self.log_deadline()).min()

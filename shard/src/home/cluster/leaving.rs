@@ -56,7 +56,8 @@ impl Home {
         (self.peers.leaving && !self.stock.jobs.0.is_empty()).then_some(at)
     }
 
-    fn give_away(&mut self, now: Mono, key: u32) {
+    /// Does what can be done now for a job whose copy here is to go.
+    pub(super) fn give_away(&mut self, now: Mono, key: u32) {
         let Job {
             place,
             share,
@@ -83,9 +84,9 @@ impl Home {
             .iter()
             .any(|member| !member.confirmed && self.peers.is_reachable(member.peer));
         // As many others as were asked for, or all there are; a node that was asked once and never confirmed is asked again.
-        let more = is_asked || placement::next(&self.peers, &others, &id).is_some();
+        let more = is_asked || placement::next(&self.peers, false, &others, &id).is_some();
         let is_short = confirmed < u16::from(replicate) && more;
-        let is_together = replicate > 1 && placement::could_be_apart(&self.peers, &others);
+        let is_together = replicate > 1 && placement::could_be_apart(&self.peers, false, &others);
         let known = others.iter().filter(|member| member.confirmed).count() as u16;
         if is_short {
             self.copy_beside(now, key, u16::from(replicate) + known - confirmed, false);
@@ -126,18 +127,25 @@ impl Home {
             self.counters.given_away += 1;
             return self.remove(key);
         }
-        if self.may_go(key) && !self.stock.moves.contains_key(&id) {
-            let mut passed_by = share::Others::new();
-            let all: Vec<PeerNo> = self.peers.reachable().map(|peer| peer.no).collect();
-            for peer in all {
-                if self.transfers.passes_by(now, peer) {
-                    share::note(&mut passed_by, peer, 0, false);
-                }
-            }
-            if let Some(to) = placement::next(&self.peers, &passed_by, &id) {
-                self.offer_transfer(now, key, to);
+        if self.may_go(key)
+            && !self.stock.moves.contains_key(&id)
+            && let Some(to) = self.next_for_once(now, key, u8::MAX)
+        {
+            self.offer_transfer(now, key, to);
+        }
+    }
+
+    /// The node that a job with RETRY 0 is offered to next: none that refused something a moment ago, or is above this memory level.
+    pub(super) fn next_for_once(&mut self, now: Mono, key: u32, most: u8) -> Option<PeerNo> {
+        let mut passed_by = share::Others::new();
+        let all = self.peers.reachable().map(|peer| (peer.no, peer.memory_level));
+        let all: Vec<(PeerNo, u8)> = all.collect();
+        for (peer, memory_level) in all {
+            if memory_level > most || self.transfers.passes_by(now, peer) {
+                share::note(&mut passed_by, peer, 0, false);
             }
         }
+        placement::next(&self.peers, false, &passed_by, &self.stock.jobs[key].id)
     }
 
     /// Asks other nodes for copies beside the life of a job, so that so many others have one; `apart`: nodes on other hosts only.
@@ -156,6 +164,7 @@ impl Home {
                 ends_at: Mono::NEVER,
                 again_at: now,
                 tries: 0,
+                external: false,
                 apart,
             }));
             self.arm_share(share);
@@ -164,15 +173,16 @@ impl Home {
 
     /// Drops a copy that others hold.
     fn leave_job(&mut self, key: u32) {
-        let Job { share, id, .. } = self.stock.jobs[key];
+        let Job { share, id, marks, .. } = self.stock.jobs[key];
         self.tell_all(share, |id| BusMessage::Left { id });
         self.journal.gone(id);
-        self.counters.given_away += 1;
+        self.counters.given_away += u64::from(self.peers.leaving);
+        self.counters.placed_elsewhere += u64::from(marks.goes_out());
         self.remember_left(id);
         self.remove(key);
     }
 
-    /// Enqueue: a node that leaves hands over when a job enters its queue.
+    /// Enqueue: a node whose copy goes hands over when a job enters its queue.
     pub(super) fn on_enqueue(&mut self, now: Now, from: PeerNo, id: JobId, delay_ms: u64) {
         if self.tell_if_acked(from, &id) {
             return;
@@ -193,10 +203,8 @@ impl Home {
 
     /// Enqueued: it is that node's now.
     pub(super) fn on_enqueued(&mut self, now: Now, from: PeerNo, id: JobId, taken: bool) {
-        let Some(key) = self
-            .find_job(now.mono(), &id)
-            .filter(|_| taken && self.peers.leaving)
-        else {
+        let key = self.find_job(now.mono(), &id);
+        let Some(key) = key.filter(|&key| taken && !self.keeps(key)) else {
             return;
         };
         let Job { share, place, .. } = self.stock.jobs[key];

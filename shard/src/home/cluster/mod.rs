@@ -2,11 +2,12 @@
 //!
 //! Reading order: `share` (what is known of the other holders) - `placement`, `replication` (copies) - `requeue` (who queues a job, and when)
 //! - `collection` (acknowledgements) - `federation` (jobs go to consumers)
-//! - `transfer`, `taking` (the same for jobs with RETRY 0) - `repair` (holders that are lost, and the way back after a restart) - `leaving` (all is given away) - `remote`, `answering` (commands about
+//! - `transfer`, `taking` (the same for jobs with RETRY 0) - `repair` (holders that are lost, and the way back after a restart) - `leaving` (all is given away), `external` (what is new, when memory is short) - `remote`, `answering` (commands about
 //!   what other nodes have) - `pauses` (pause states across nodes).
 
 mod answering;
 pub mod collection;
+pub mod external;
 pub mod federation;
 pub mod leaving;
 pub mod pauses;
@@ -157,6 +158,7 @@ impl Home {
         self.step_federation(now);
         self.step_transfers(now);
         self.step_leaving(now);
+        self.step_outgoing(now);
         self.step_remote(now);
         self.step_pauses(now);
         self.journal.take_need();

@@ -1,7 +1,7 @@
 //! Which nodes are asked for copies: other hosts first, then other zones, and those that have room.
 //!
-//! All copies of a job lie on one host only as long as no node on another host can take one. What counts as a copy here: this node's and those
-//! that others have confirmed, but for nodes that leave or are lost. A node that was asked and can be reached is likely to have one soon.
+//! All copies of a job lie on one host only as long as no node on another host can take one. What counts as a copy here: this node's, when it
+//! `keeps` it, and those that others have confirmed, but for nodes that leave or are lost. A node that was asked and can be reached is likely to have one soon.
 
 use smallvec::SmallVec;
 
@@ -26,8 +26,8 @@ type Places = SmallVec<[Place; 4]>;
 /// Preferred in this order: a host of its own when all copies lie on one, memory to spare, a host that no holder runs on, a zone of its own, and
 /// by a hash of job and node, so that copies spread. Before hosts and zones of nodes that were only asked come those of nodes that
 /// have confirmed: when the first is slow, the next one asked may be its neighbour.
-pub fn next(peers: &Peers, others: &Others, id: &JobId) -> Option<PeerNo> {
-    let (sure, likely) = (sure(peers, others), likely(peers, others));
+pub fn next(peers: &Peers, keeps: bool, others: &Others, id: &JobId) -> Option<PeerNo> {
+    let (sure, likely) = (sure(peers, keeps, others), likely(peers, others));
     let has_host = |places: &Places, peer: &Peer| places.iter().any(|place| place.host == peer.host);
     let has_zone = |places: &Places, peer: &Peer| places.iter().any(|place| place.zone == peer.zone);
     let first = sure.iter().chain(&likely).next().map(|place| place.host);
@@ -47,8 +47,8 @@ pub fn next(peers: &Peers, others: &Others, id: &JobId) -> Option<PeerNo> {
 }
 
 /// The next node to be asked on a host that has no copy yet.
-pub fn next_apart(peers: &Peers, others: &Others, id: &JobId) -> Option<PeerNo> {
-    let sure = sure(peers, others);
+pub fn next_apart(peers: &Peers, keeps: bool, others: &Others, id: &JobId) -> Option<PeerNo> {
+    let sure = sure(peers, keeps, others);
     candidates(peers, others)
         .filter(|peer| sure.iter().all(|place| place.host != peer.host))
         .min_by_key(|peer| (peer.memory_level > 0, super::share::rank(&peer.id, id)))
@@ -56,8 +56,8 @@ pub fn next_apart(peers: &Peers, others: &Others, id: &JobId) -> Option<PeerNo> 
 }
 
 /// Whether all copies lie on one host although a node on another one could take one.
-pub fn could_be_apart(peers: &Peers, others: &Others) -> bool {
-    let sure = sure(peers, others);
+pub fn could_be_apart(peers: &Peers, keeps: bool, others: &Others) -> bool {
+    let sure = sure(peers, keeps, others);
     let Some(first) = sure.first() else { return false };
     let takes = |peer: &&Peer| peer.host != first.host && !peer.leaving && peer.memory_level < FULL;
     sure.iter().all(|place| place.host == first.host) && peers.reachable().any(|peer| takes(&peer))
@@ -75,8 +75,8 @@ fn candidates<'a>(peers: &'a Peers, others: &'a Others) -> impl Iterator<Item = 
         .filter(|peer| !peer.leaving && !others.iter().any(|member| member.peer == peer.no))
 }
 
-fn sure(peers: &Peers, others: &Others) -> Places {
-    let me = (!peers.leaving).then_some(Place {
+fn sure(peers: &Peers, keeps: bool, others: &Others) -> Places {
+    let me = keeps.then_some(Place {
         host: peers.host,
         zone: peers.zone,
     });

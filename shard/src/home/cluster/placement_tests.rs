@@ -59,7 +59,7 @@ fn id(chance: u8) -> JobId {
 fn asked(peers: &Peers, others: &mut Others, copies: usize) -> Vec<usize> {
     let mut asked = Vec::new();
     while asked.len() < copies {
-        let Some(peer) = next(peers, others, &id(7)) else {
+        let Some(peer) = next(peers, !peers.leaving, others, &id(7)) else {
             break;
         };
         note(others, peer, 1, false);
@@ -110,7 +110,7 @@ fn memory_to_spare_comes_before_hosts_unless_all_copies_would_lie_on_one() {
     let full = vec![short(peer(0, 2, 0), 2), peer(1, 1, 0)];
     let peers = cluster(full, false, &[]);
     assert!(
-        !could_be_apart(&peers, &Others::new()),
+        !could_be_apart(&peers, !peers.leaving, &Others::new()),
         "who is full is not waited for"
     );
 }
@@ -129,9 +129,9 @@ fn a_neighbour_of_a_slow_node_is_asked_before_a_neighbour_of_this_one() {
     );
     assert_eq!(asked(&peers, &mut others, 1), [0]);
     confirm(&mut others, 0);
-    assert!(is_on_one_host(&peers, &others) && could_be_apart(&peers, &others));
+    assert!(is_on_one_host(&peers, &others) && could_be_apart(&peers, !peers.leaving, &others));
     confirm(&mut others, first);
-    assert!(!is_on_one_host(&peers, &others) && !could_be_apart(&peers, &others));
+    assert!(!is_on_one_host(&peers, &others) && !could_be_apart(&peers, !peers.leaving, &others));
 }
 
 #[test]
@@ -154,10 +154,13 @@ fn holders_that_are_lost_leave_or_cannot_be_reached_do_not_stand_for_their_hosts
         let peers = cluster(vec![gone, peer(1, 1, 0), peer(2, 2, 0)], false, cut);
         let mut others = Others::new();
         note(&mut others, PeerNo(0), 1, confirmed);
-        assert!(could_be_apart(&peers, &others));
-        assert_eq!(next_apart(&peers, &others, &id(1)), Some(PeerNo(2)));
+        assert!(could_be_apart(&peers, !peers.leaving, &others));
         assert_eq!(
-            next(&peers, &others, &id(1)),
+            next_apart(&peers, !peers.leaving, &others, &id(1)),
+            Some(PeerNo(2))
+        );
+        assert_eq!(
+            next(&peers, !peers.leaving, &others, &id(1)),
             Some(PeerNo(2)),
             "host 2 has no copy that stays"
         );
@@ -169,9 +172,9 @@ fn a_node_that_leaves_does_not_stand_for_its_own_host() {
     let peers = cluster(vec![peer(0, 2, 0), peer(1, 2, 0), peer(2, 1, 0)], true, &[]);
     let mut others = Others::new();
     confirm(&mut others, 0);
-    assert!(could_be_apart(&peers, &others));
+    assert!(could_be_apart(&peers, !peers.leaving, &others));
     assert_eq!(
-        next(&peers, &others, &id(1)),
+        next(&peers, !peers.leaving, &others, &id(1)),
         Some(PeerNo(2)),
         "its own host is free when it is gone"
     );
@@ -199,7 +202,7 @@ proptest! {
         let mut others = Others::new();
         let mut hosts: BTreeSet<u64> = (!leaving).then_some(1).into_iter().collect();
         for _ in 0..copies {
-            let Some(no) = next(&peers, &others, &id(chance)) else { break };
+            let Some(no) = next(&peers, !peers.leaving, &others, &id(chance)) else { break };
             let chosen = peers.peer(no);
             prop_assert!(!chosen.leaving && peers.is_reachable(no));
             prop_assert!(others.iter().all(|member| member.peer != no), "nobody is asked twice");
@@ -212,7 +215,7 @@ proptest! {
             .chain((!leaving).then_some(1)).collect();
         let holders = others.len() + usize::from(!leaving);
         prop_assert!(hosts.len() > 1 || all.len() < 2 || holders < 2, "{hosts:?} of {all:?}");
-        prop_assert!(others.len() == copies || next(&peers, &others, &id(chance)).is_none());
+        prop_assert!(others.len() == copies || next(&peers, !peers.leaving, &others, &id(chance)).is_none());
     }
 
     #[test]
@@ -223,7 +226,7 @@ proptest! {
         let peers = cluster(peers, false, &cut);
         let mut others = Others::new();
         while others.len() < copies {
-            let Some(no) = next(&peers, &others, &id(chance)) else { break };
+            let Some(no) = next(&peers, !peers.leaving, &others, &id(chance)) else { break };
             note(&mut others, no, 1, false);
         }
         let hosts = |of: &mut dyn Iterator<Item = PeerNo>| {
@@ -246,12 +249,12 @@ proptest! {
         let mut hosts: BTreeSet<u64> = others.iter().map(|member| member.peer).filter(|&no| stays(no))
             .map(|no| peers.peer(no).host).collect();
         hosts.extend((!leaving).then_some(1));
-        if let Some(no) = next_apart(&peers, &others, &id(chance)) {
+        if let Some(no) = next_apart(&peers, !peers.leaving, &others, &id(chance)) {
             prop_assert!(!hosts.contains(&peers.peer(no).host));
         }
-        if could_be_apart(&peers, &others) {
+        if could_be_apart(&peers, !peers.leaving, &others) {
             prop_assert_eq!(hosts.len(), 1);
-            prop_assert!(next_apart(&peers, &others, &id(chance)).is_some());
+            prop_assert!(next_apart(&peers, !peers.leaving, &others, &id(chance)).is_some());
         }
     }
 }

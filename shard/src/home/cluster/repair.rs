@@ -158,7 +158,7 @@ impl Home {
         if confirmed + 1 < replicate {
             self.counters.repaired += 1;
             self.copy_beside(now, job, replicate - 1 + known - confirmed, false);
-        } else if replicate > 1 && placement::could_be_apart(&self.peers, &share.others) {
+        } else if replicate > 1 && placement::could_be_apart(&self.peers, self.keeps(job), &share.others) {
             self.counters.repaired += 1;
             self.copy_beside(now, job, known + 1, true);
         }

@@ -6,6 +6,7 @@
 //!                          |  fewer nodes, and REPLICATE was not given: fewer will do
 //!                          +--- timeout, client gone, deleted, log failed ---> Delete to all, -NOREPL
 //! ASYNC, repair:       the same beside the job's life, without a reply
+//! leaving, short of memory: Copy to as many others as copies are wanted; then this node's goes (`leaving`, `external`)
 //! ```
 
 use super::placement;
@@ -17,7 +18,9 @@ use crate::error::CommandError;
 use crate::home::job::{JOB_BYTES, Job, Marks, copies_kept};
 use crate::home::{Entry, Home, Place};
 use crate::id::JobId;
-use crate::limits::{COPIES_OVERDRAFT_BYTES, COPY_AGAIN_MAX_MS, COPY_AGAIN_MS, LEFT, MAX_SECONDS};
+use crate::limits::{
+    COPIES_OVERDRAFT_BYTES, COPY_AGAIN_MAX_MS, COPY_AGAIN_MS, EXTERNAL_TRIES, LEFT, MAX_SECONDS,
+};
 use crate::message::{Answer, Ticket};
 use crate::plant::{self, Plant};
 use crate::slot::Slot;
@@ -55,6 +58,7 @@ impl Home {
             ends_at,
             again_at: now,
             tries: 0,
+            external: self.stock.jobs[key].marks.goes_out(),
             apart: false,
         }));
         for _ in 0..terms.wanted {
@@ -64,6 +68,7 @@ impl Home {
         if !waits {
             self.begin_life(now, key);
             self.count_hosts(share);
+            self.send_out(now, key);
             return Answer::Id(id);
         }
         let queue = self.stock.jobs[key].queue;
@@ -146,6 +151,7 @@ impl Home {
 
     /// Chooses one node more; false when there is none.
     fn ask_one_more(&mut self, share: u32) -> bool {
+        let keeps = self.keeps(self.stock.shares[share].job);
         let Share {
             job, others, copying, ..
         } = &mut self.stock.shares[share];
@@ -154,7 +160,7 @@ impl Home {
             Some(copying) if copying.apart => placement::next_apart,
             _ => placement::next,
         };
-        let Some(peer) = next(&self.peers, others, &id) else {
+        let Some(peer) = next(&self.peers, keeps, others, &id) else {
             return false;
         };
         share::note(others, peer, self.peers.peer(peer).epoch, false);
@@ -226,20 +232,27 @@ impl Home {
     /// The time has come to send copies again: to one node more, too.
     pub(super) fn copy_again(&mut self, now: Mono, key: u32) {
         let share = &mut self.stock.shares[key];
+        let job = share.job;
         let Some(copying) = &mut share.copying else { return };
-        if copying.ends_at <= now {
-            let job = share.job;
-            return self.give_up_adding(job, CommandError::ReplicationTimeout);
-        }
-        if copying.again_at > now {
+        let is_over = copying.ends_at <= now;
+        if !is_over && copying.again_at > now {
             return;
         }
-        if copying.apart && !placement::could_be_apart(&self.peers, &share.others) {
+        copying.tries += u32::from(!is_over);
+        if copying.ticket.is_some() && (is_over || copying.tries > EXTERNAL_TRIES) {
+            self.count_on_this_node(now, job);
+        }
+        let keeps = self.keeps(job);
+        let share = &mut self.stock.shares[key];
+        let Some(copying) = &mut share.copying else { return };
+        if is_over && copying.ticket.is_some() {
+            return self.give_up_adding(job, CommandError::ReplicationTimeout);
+        }
+        if copying.apart && !placement::could_be_apart(&self.peers, keeps, &share.others) {
             // Who could have taken it is gone.
             share.copying = None;
             return;
         }
-        copying.tries += 1;
         // Those that have gone are asked no more; a node more is asked for each time of waiting.
         self.ask_one_more(key);
         self.send_copies(now, key);
@@ -252,8 +265,12 @@ impl Home {
             .peers
             .reachable_count()
             .max(self.min_replicate.saturating_sub(1));
+        let Share { job, copying, .. } = &self.stock.shares[key];
+        let (job, wanted) = (*job, copying.as_ref().map_or(0, |copying| copying.wanted));
+        if wanted > self.peers.reachable_count() {
+            self.count_on_this_node(now, job);
+        }
         let share = &mut self.stock.shares[key];
-        let job = share.job;
         let Some(copying) = share.copying.as_mut().filter(|copying| copying.may_lower) else {
             return;
         };
@@ -265,7 +282,7 @@ impl Home {
     }
 
     /// Whether there are enough copies now.
-    fn look_at_copies(&mut self, now: Mono, key: u32) {
+    pub(super) fn look_at_copies(&mut self, now: Mono, key: u32) {
         let share_key = self.stock.jobs[key].share;
         let share = &mut self.stock.shares[share_key];
         if share
@@ -291,17 +308,18 @@ impl Home {
 
     /// There are enough copies. When all lie on one host and a node on another one could take one, that one is asked beside the job's life.
     fn end_copying(&mut self, key: u32, share_key: u32) {
+        let keeps = self.keeps(key);
         let share = &mut self.stock.shares[share_key];
         let wanted = share.confirmed() + 1;
         let job = &self.stock.jobs[key];
-        if job.replicate < 2 || !placement::could_be_apart(&self.peers, &share.others) {
+        if job.replicate < 2 || !placement::could_be_apart(&self.peers, keeps, &share.others) {
             share.copying = None;
             return;
         }
         let copying = share.copying.as_mut().expect("copies were on their way");
         copying.wanted = wanted;
         (copying.ticket, copying.ends_at) = (None, Mono::NEVER);
-        (copying.may_lower, copying.apart) = (false, true);
+        (copying.may_lower, copying.external, copying.apart) = (false, false, true);
         let is_asked = |member: &share::Member| !member.confirmed && self.peers.is_reachable(member.peer);
         if !share.others.iter().any(is_asked) {
             // Nobody is on the way: the next is asked now.
@@ -329,6 +347,7 @@ impl Home {
         let job = &mut self.stock.jobs[key];
         job.place = Place::Idle;
         self.count_hosts(self.stock.jobs[key].share);
+        self.send_out(now, key);
         let job = &mut self.stock.jobs[key];
         if job.enters_at > now && job.enters_at != Mono::NEVER {
             return self.arm(key);
@@ -530,6 +549,8 @@ impl Home {
             if found {
                 self.stock.shares[share].others.retain(|member| !is_asked(member));
                 self.send_copies(now.mono(), share);
+            } else {
+                self.count_on_this_node(now.mono(), key);
             }
         }
     }

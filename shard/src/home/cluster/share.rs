@@ -79,6 +79,8 @@ pub struct Copying {
     pub again_at: Mono,
     /// How often that was done.
     pub tries: u32,
+    /// This node's copy does not count: all are to lie on others, as long as they can (`external`).
+    pub external: bool,
     /// There are enough, all on one host: only nodes on other hosts are asked, until one of them has it.
     pub apart: bool,
 }

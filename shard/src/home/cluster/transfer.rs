@@ -231,7 +231,7 @@ impl Home {
         job.at_most_once()
             && match job.place {
                 Place::Queued => leaves || !self.is_closed(key),
-                Place::Idle | Place::Held => leaves,
+                Place::Idle | Place::Held => leaves || (!self.keeps(key) && !job.delivered),
                 Place::Waiting | Place::Reserved | Place::Leased | Place::Away => false,
             }
     }
@@ -322,6 +322,7 @@ impl Home {
     fn end_transfer(&mut self, now: Mono, key: u32) {
         let Job { id, queue, .. } = self.stock.jobs[key];
         self.counters.exported += 1;
+        self.counters.placed_elsewhere += u64::from(self.stock.jobs[key].marks.goes_out());
         self.stock.queues[queue].jobs_out += 1;
         self.stock.queues[queue].touched_at = now;
         self.journal.gone(id);

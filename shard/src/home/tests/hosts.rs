@@ -14,7 +14,7 @@ fn on_hosts(hosts: &[u64]) -> Nodes {
 }
 
 /// Changes what every node knows of each, itself included.
-fn describe(nodes: &mut Nodes, change: impl Fn(usize, &mut Peer)) {
+pub fn describe(nodes: &mut Nodes, change: impl Fn(usize, &mut Peer)) {
     for at in 0..nodes.scenes.len() {
         let home = &mut nodes.scenes[at].home;
         let mut peers: Vec<Peer> = home.peers.all().cloned().collect();
@@ -44,7 +44,7 @@ fn describe(nodes: &mut Nodes, change: impl Fn(usize, &mut Peer)) {
     }
 }
 
-fn holders(nodes: &mut Nodes, id: JobId) -> Vec<usize> {
+pub fn holders(nodes: &mut Nodes, id: JobId) -> Vec<usize> {
     let states = nodes.states(id);
     (0..states.len()).filter(|&node| states[node].is_some()).collect()
 }

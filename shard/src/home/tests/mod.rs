@@ -2,6 +2,7 @@
 
 mod acknowledgements;
 mod cluster;
+mod external;
 mod flush;
 mod holders;
 mod hosts;
