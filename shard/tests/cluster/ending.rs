@@ -29,6 +29,7 @@ const MOST_US: u64 = 1_200_000_000;
 impl Run {
     /// What went wrong, seen from the end.
     pub fn end(&mut self) -> Result<(), String> {
+        self.count_external()?;
         self.troubles.end(&mut self.chance, &mut self.world);
         // What clients still have in mind, and what they wait for.
         self.pass(5_000_000)?;
@@ -143,20 +144,40 @@ impl Run {
         }
     }
 
+    /// Numbers of a section of INFO.
+    fn info<const N: usize>(
+        &mut self,
+        host: usize,
+        section: &str,
+        names: [&str; N],
+    ) -> Result<[u64; N], String> {
+        let Reply::Bulk(text) = self.ask(host, &["INFO", section])? else {
+            return Err("INFO is a text".to_owned());
+        };
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let number = |name: &str| -> Option<u64> {
+            let mut lines = text.lines();
+            lines.find_map(|line| line.strip_prefix(name)?.parse().ok())
+        };
+        let numbers: Option<Vec<u64>> = names.iter().map(|name| number(name)).collect();
+        let numbers = numbers.ok_or_else(|| format!("INFO {section} has {names:?}"))?;
+        Ok(numbers.try_into().expect("one for each"))
+    }
+
+    /// Counts the jobs that went to other nodes since memory was short, as far as those that added them live.
+    fn count_external(&mut self) -> Result<(), String> {
+        for host in self.world.up() {
+            let [placed] = self.info(host, "stats", ["jobs_placed_elsewhere:"])?;
+            self.ledger.count_more("external", placed);
+        }
+        Ok(())
+    }
+
     /// Jobs that each node has, in whatever state, those included whose acknowledgement is not known everywhere.
     fn jobs_left(&mut self) -> Result<Vec<u64>, String> {
         let mut left = Vec::new();
         for host in 0..self.world.hosts.len() {
-            let Reply::Bulk(text) = self.ask(host, &["INFO", "jobs"])? else {
-                return Err("INFO is a text".to_owned());
-            };
-            let text = String::from_utf8_lossy(&text).into_owned();
-            let field = |name: &str| -> Option<u64> {
-                let mut lines = text.lines();
-                lines.find_map(|line| line.strip_prefix(name)?.parse().ok())
-            };
-            let count = field("registered_jobs:").zip(field("acked_jobs:"));
-            let (jobs, acked) = count.ok_or("INFO counts jobs")?;
+            let [jobs, acked] = self.info(host, "jobs", ["registered_jobs:", "acked_jobs:"])?;
             left.push(jobs + acked);
         }
         Ok(left)

@@ -95,6 +95,8 @@ pub struct Ledger {
     pub strict: bool,
     /// Disks fail: what needs a record may be refused.
     bad_disks: bool,
+    /// Memory is short on some nodes: a job may be refused for that.
+    tight: bool,
     bursts: Vec<Burst>,
     /// Nodes that have left, with nothing on them: who, and since when they were about to go.
     emptied: Vec<(usize, u64)>,
@@ -106,12 +108,13 @@ pub struct Ledger {
 type Checked<T> = Result<T, String>;
 
 impl Ledger {
-    pub fn new(names: Vec<String>, strict: bool, bad_disks: bool) -> Self {
+    pub fn new(names: Vec<String>, strict: bool, bad_disks: bool, tight: bool) -> Self {
         Self {
             jobs: BTreeMap::new(),
             names,
             strict,
             bad_disks,
+            tight,
             bursts: Vec::new(),
             emptied: Vec::new(),
             doubtful: BTreeSet::new(),
@@ -120,7 +123,11 @@ impl Ledger {
     }
 
     pub fn count(&mut self, what: &'static str) {
-        *self.tally.entry(what).or_default() += 1;
+        self.count_more(what, 1);
+    }
+
+    pub fn count_more(&mut self, what: &'static str, more: u64) {
+        *self.tally.entry(what).or_default() += more;
     }
 
     /// Jobs that may live, with their IDs; the youngest last.
@@ -285,7 +292,7 @@ impl Ledger {
     }
 
     fn added(&mut self, number: u64, reply: &Reply, now_us: u64) -> Checked<()> {
-        let strict = self.strict;
+        let (strict, tight) = (self.strict, self.tight);
         let job = self.job(number);
         match reply {
             Reply::Simple(id) => {
@@ -308,6 +315,10 @@ impl Ledger {
             }
             Reply::Error(text) if text.starts_with("LEAVING") || text.starts_with("PAUSED") => {
                 job.refused = true;
+            }
+            Reply::Error(text) if tight && text.starts_with("OOM") => {
+                job.refused = true;
+                self.count("-OOM");
             }
             // Perhaps there are copies.
             Reply::Error(text) if text.starts_with("MISCONF") => {}

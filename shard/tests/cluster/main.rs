@@ -59,6 +59,7 @@ fn without_faults_each_job_comes_once() {
         "pauses",
         "looks at all nodes",
         "once, elsewhere",
+        "external",
     ];
     holds(Class::Quiet, 60, &seen);
 }
@@ -70,12 +71,20 @@ fn bad_networks_lose_nothing() {
 
 #[test]
 fn partitions_lose_nothing() {
-    holds(Class::Partitions, 30, &["partitions", "once, elsewhere"]);
+    holds(
+        Class::Partitions,
+        30,
+        &["partitions", "once, elsewhere", "external"],
+    );
 }
 
 #[test]
 fn deaths_lose_nothing_that_has_copies_left() {
-    holds(Class::Crashes, 30, &["nodes lost", "restarts", "once, elsewhere"]);
+    holds(
+        Class::Crashes,
+        30,
+        &["nodes lost", "restarts", "once, elsewhere", "external"],
+    );
 }
 
 #[test]

@@ -67,13 +67,22 @@ impl Run {
         };
         let timeout_ms = *chance.pick(&[2_000, 5_000, 15_000]);
         let repair_after_s = *chance.pick(&[10, 30]);
-        let hosts = (0..count).map(|_| HostPlan {
-            shards: chance.between(1, 4) as u16,
-            settings: Settings {
+        let big = *chance.pick(&[0, 0, 10]);
+        let tight = chance.percent(20);
+        let hosts = (0..count).map(|_| {
+            let shards = chance.between(1, 4) as u16;
+            let maxmemory = if tight {
+                small_memory(&mut chance, shards, big > 0)
+            } else {
+                0
+            };
+            let settings = Settings {
                 cluster_node_timeout_ms: timeout_ms,
                 repair_after_s,
+                maxmemory,
                 ..settings(&mut chance, logs)
-            },
+            };
+            HostPlan { shards, settings }
         });
         let hosts = hosts.collect();
         let once = *chance.pick(&[0, 10, 40]);
@@ -92,7 +101,7 @@ impl Run {
             asynchronous: *chance.pick(&[0, 10, 50]),
             meddling: *chance.pick(&[0, 0, 5, 20]),
             longest_retry_s: *chance.pick(&[3, 10, 60]),
-            big: *chance.pick(&[0, 0, 10]),
+            big,
             looks: *chance.pick(&[0, 0, 3]),
             pauses: *chance.pick(&[0, 0, 0, 3]),
         };
@@ -100,7 +109,7 @@ impl Run {
         let troubles = Troubles::new(&mut chance, class, path, &world);
         let bad_disks = matches!(class, Class::Disks | Class::All);
         Self {
-            ledger: Ledger::new(queues.clone(), class == Class::Quiet, bad_disks),
+            ledger: Ledger::new(queues.clone(), class == Class::Quiet, bad_disks, tight),
             operator: Operator::new(count),
             load: Load::new(queues, taste),
             world,
@@ -441,11 +450,17 @@ impl Run {
 /// The settings of a node, which has a log so often, percent.
 fn settings(chance: &mut Chance, logs: u64) -> Settings {
     Settings {
-        maxmemory: 0,
         appendonly: chance.percent(logs),
         appendfsync: chance.pick::<&str>(&["always", "everysec", "no"]),
         aof_segment_bytes: *chance.pick(&[8 << 10, 64 << 10]),
         aof_rewrite_min_bytes: *chance.pick(&[1 << 10, 64 << 10]),
         ..Settings::default()
     }
+}
+
+/// `maxmemory` of a node in a world where it is short on some: a few of the chunks of 16 KiB in which shards borrow it. Buffers of clients
+/// who send large jobs must fit a part of it.
+fn small_memory(chance: &mut Chance, shards: u16, large: bool) -> u64 {
+    let least = if large { 400_000 } else { 20_000 };
+    *chance.pick(&[0, 0, least, 2 * least, 4 * least]) * u64::from(shards)
 }
