@@ -12,6 +12,8 @@ pub enum Plant {
     HastyGotAck,
     /// A node that lost all it had since does not know of a job: that is taken for an acknowledgement.
     AnyEpoch,
+    /// A holder that lost all it had still counts as one: nobody makes up for it.
+    NoRepair,
     /// A copy is confirmed, and not kept.
     LostCopy,
     /// A compacted segment is unlinked before what was copied from it is durable.
@@ -30,10 +32,11 @@ pub enum Plant {
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::LostAck,
         Self::HastyGotAck,
         Self::AnyEpoch,
+        Self::NoRepair,
         Self::LostCopy,
         Self::EarlyUnlink,
         Self::LostStanding,

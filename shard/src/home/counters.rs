@@ -65,7 +65,7 @@ pub struct Counters {
     pub collected_late: u64,
     /// ACKJOBs of IDs that were not known here, of which all nodes were told.
     pub dummies: u64,
-    /// The same, beyond what is remembered: nobody was told.
+    /// The same, beyond what is remembered: those that could be reached were told once.
     pub dummies_refused: u64,
     /// Requests for which other nodes were asked.
     pub asked_elsewhere: u64,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use shard::id::JobId;
 
-use crate::load::Kind;
+use crate::load::{Kind, LATE_S};
 use crate::run::Run;
 use crate::support::{Reply, request};
 
@@ -20,7 +20,8 @@ const OPEN_TRIES: u32 = 10;
 /// Between two looks at what is left.
 const LOOK_US: u64 = 2_000_000;
 
-/// After this time whatever was to be handed out at most once, and is still there, is acknowledged: nobody knows where it went.
+/// After this time, and the longest delay, whatever was to be handed out at most once, and is still there, is acknowledged: nobody knows where
+/// it went.
 const ONCE_US: u64 = 100_000_000;
 
 /// By then nothing is left.
@@ -51,6 +52,11 @@ impl Run {
         }
         let workers = self.actors.len();
         let begin_us = self.world.now_us();
+        let late_us = if self.load.taste.late > 0 {
+            LATE_S.1 * 1_000_000
+        } else {
+            0
+        };
         let mut all_acknowledged = false;
         loop {
             let end_us = self.world.now_us() + LOOK_US;
@@ -63,11 +69,11 @@ impl Run {
             if left.iter().sum::<u64>() == 0 {
                 break;
             }
-            if now_us > begin_us + ONCE_US && !std::mem::replace(&mut all_acknowledged, true) {
+            if now_us > begin_us + late_us + ONCE_US && !std::mem::replace(&mut all_acknowledged, true) {
                 self.ledger.conclude(now_us)?;
                 self.acknowledge_once()?;
             }
-            if now_us > begin_us + MOST_US {
+            if now_us > begin_us + late_us + MOST_US {
                 self.ledger.conclude(now_us)?;
                 return Err(format!("jobs are left: {left:?}, {}", self.show_left()?));
             }

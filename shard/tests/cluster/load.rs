@@ -5,6 +5,9 @@ use std::fmt;
 
 use crate::support::{Chance, body, request};
 
+/// Delays of jobs that are to outlive their first holders, seconds.
+pub const LATE_S: (u64, u64) = (100, 500);
+
 /// A command about jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
@@ -109,6 +112,8 @@ pub struct Taste {
     pub looks: u64,
     /// Percent that close or open a queue, mostly on all nodes.
     pub pauses: u64,
+    /// Percent of the jobs that are delayed by minutes: their first holders may die one by one before they come.
+    pub late: u64,
 }
 
 /// What becomes of a job that was handed out.
@@ -190,6 +195,7 @@ impl Load {
                 0
             }
         };
+        let is_late = chance.percent(self.taste.late);
         let made = Made {
             queue: chance.below(self.queues.len()),
             retry_s: if once {
@@ -197,10 +203,14 @@ impl Load {
             } else {
                 chance.between(1, longest_retry_s)
             },
-            delay_s: short(chance, 1, 4),
+            delay_s: if is_late {
+                chance.between(LATE_S.0, LATE_S.1)
+            } else {
+                short(chance, 1, 4)
+            },
             ttl_s: match short(chance, 10, 40) {
-                0 => 86_400,
-                ttl_s => ttl_s,
+                ttl_s if ttl_s > 0 && !is_late => ttl_s,
+                _ => 86_400,
             },
             copies: if once { 1 } else { copies },
             asynchronous: chance.percent(self.taste.asynchronous),

@@ -83,7 +83,13 @@ fn deaths_lose_nothing_that_has_copies_left() {
     holds(
         Class::Crashes,
         30,
-        &["nodes lost", "restarts", "once, elsewhere", "external"],
+        &[
+            "nodes lost",
+            "restarts",
+            "nodes die in turn",
+            "once, elsewhere",
+            "external",
+        ],
     );
 }
 
@@ -117,6 +123,7 @@ fn planted_mistakes_are_found() {
         (Plant::AnyEpoch, Class::Crashes),
         (Plant::SameEpoch, Class::Crashes),
         (Plant::WrongAnswer, Class::Quiet),
+        (Plant::NoRepair, Class::Crashes),
         (Plant::LostCopy, Class::Crashes),
         (Plant::EarlyUnlink, Class::Disks),
         (Plant::HastyLeave, Class::Changes),

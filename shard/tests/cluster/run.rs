@@ -104,6 +104,7 @@ impl Run {
             big,
             looks: *chance.pick(&[0, 0, 3]),
             pauses: *chance.pick(&[0, 0, 0, 3]),
+            late: *chance.pick(&[0, 0, 5]),
         };
         let world = World::new(Chance::new(chance.next()), plan);
         let troubles = Troubles::new(&mut chance, class, path, &world);
@@ -171,7 +172,7 @@ impl Run {
         let troubles = self.chance.between(1, MOST_TROUBLES);
         // Without faults there is nothing to be waited for.
         let mut more = if self.ledger.strict { 0 } else { MORE_COMMANDS };
-        while left > 0 || (more > 0 && self.troubles.begun <= troubles) {
+        while left > 0 || self.troubles.is_rolling() || (more > 0 && self.troubles.begun <= troubles) {
             let killed = self.troubles.step(
                 &mut self.chance,
                 &mut self.world,
@@ -190,11 +191,14 @@ impl Run {
                 continue;
             }
             for _ in 0..self.chance.between(0, 3) {
+                let may_send = left > 0 || more > 0;
                 if left == 0 {
                     more = more.saturating_sub(1);
                 }
                 left = left.saturating_sub(1);
-                self.send();
+                if may_send {
+                    self.send();
+                }
             }
             self.disturb();
             let us = match self.chance.below(50) {

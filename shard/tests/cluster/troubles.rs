@@ -5,6 +5,7 @@
 //!      -> partition ----------> calm ...
 //!      -> disks fail -----------\
 //!      -> nodes die (a burst) --+-> they start again, the network is whole, repair has its time -> calm ...
+//!      -> all nodes die, one after the other: each time it starts again, and repair has its time -> calm ...
 //!      -> FORGET, RESET -----------------------------------------------> repair has its time -> calm ...
 //!      -> LEAVING, until nothing is left ------------------------------> repair has its time -> calm ...
 //! ```
@@ -35,6 +36,7 @@ enum Phase {
     Bad,
     Parted,
     Burst,
+    Rolling,
     Disks,
     Changed,
     Leaving,
@@ -54,6 +56,8 @@ pub struct Troubles {
     budget: u64,
     /// Nodes still to die in this burst.
     doomed: Vec<(u64, usize)>,
+    /// Nodes still to die one after the other, each once what the one before took along is made up for.
+    rolling: Vec<usize>,
     /// Nodes to be started again.
     restarts: Vec<(u64, usize)>,
     /// None has died in this burst.
@@ -75,6 +79,7 @@ impl Troubles {
             whole_us: world.now_us(),
             budget: chance.between(1, most),
             doomed: Vec::new(),
+            rolling: Vec::new(),
             restarts: Vec::new(),
             first: true,
             begun: 0,
@@ -84,7 +89,12 @@ impl Troubles {
 
     /// Nothing much happens: repair has its time, or a node gives away what it has.
     pub fn is_long(&self) -> bool {
-        matches!(self.phase, Phase::Repair | Phase::Leaving)
+        matches!(self.phase, Phase::Repair | Phase::Leaving) || self.is_rolling()
+    }
+
+    /// Nodes die one after the other: a job that outlives all its first holders shows whether they are made up for.
+    pub fn is_rolling(&self) -> bool {
+        !self.rolling.is_empty()
     }
 
     /// When the network became whole, and nodes know each other.
@@ -181,7 +191,7 @@ impl Troubles {
                 self.make_disks_whole(world);
                 self.phase = Phase::Burst;
             }
-            Phase::Burst | Phase::Changed | Phase::Leaving => {
+            Phase::Burst | Phase::Rolling | Phase::Changed | Phase::Leaving => {
                 let waits = self
                     .doomed
                     .iter()
@@ -189,6 +199,7 @@ impl Troubles {
                     .map(|(due_us, _)| *due_us);
                 self.until_us = waits.max().unwrap_or(now_us) + 1;
             }
+            Phase::Repair if self.is_rolling() => self.roll(chance, world),
             Phase::Repair => {
                 self.phase = Phase::Calm;
                 self.until_us = now_us + chance.between(1_000_000, 10_000_000);
@@ -209,7 +220,7 @@ impl Troubles {
             Class::Quiet => Phase::Calm,
             Class::Lossy => Phase::Bad,
             Class::Partitions => Phase::Parted,
-            Class::Crashes => Phase::Burst,
+            Class::Crashes => *chance.pick(&[Phase::Burst, Phase::Burst, Phase::Rolling]),
             Class::Disks => *chance.pick(&[Phase::Disks, Phase::Burst]),
             Class::Changes => *chance.pick(&[Phase::Changed, Phase::Leaving]),
             Class::All => *chance.pick(&[
@@ -217,6 +228,7 @@ impl Troubles {
                 Phase::Parted,
                 Phase::Burst,
                 Phase::Burst,
+                Phase::Rolling,
                 Phase::Disks,
                 Phase::Changed,
                 Phase::Leaving,
@@ -244,6 +256,11 @@ impl Troubles {
                     self.part(chance, world);
                     self.until_us += chance.between(0, 20_000_000);
                 }
+            }
+            Phase::Rolling => {
+                ledger.count("nodes die in turn");
+                self.rolling = world.up();
+                self.roll(chance, world);
             }
             Phase::Disks => {
                 self.first = true;
@@ -293,6 +310,18 @@ impl Troubles {
                 ..Faults::default()
             };
         }
+    }
+
+    /// The next of those that die one after the other does.
+    fn roll(&mut self, chance: &mut Chance, world: &World) {
+        self.first = true;
+        let host = self.rolling.swap_remove(chance.below(self.rolling.len()));
+        if world.hosts[host].machine.is_some() {
+            self.doomed
+                .push((world.now_us() + chance.between(0, 3_000_000), host));
+        }
+        self.phase = Phase::Burst;
+        self.until_us = world.now_us();
     }
 
     fn doom(&mut self, chance: &mut Chance, world: &World) {
@@ -377,6 +406,7 @@ impl Troubles {
     pub fn end(&mut self, chance: &mut Chance, world: &mut World) {
         self.make_whole(chance, world);
         self.doomed.clear();
+        self.rolling.clear();
         self.restarts.clear();
         self.make_disks_whole(world);
         for host in 0..world.hosts.len() {

@@ -108,7 +108,7 @@ impl Home {
         }
         if self.stock.dummies >= DUMMY_ACKS || !self.memory.admit(ACK_BYTES) {
             self.counters.dummies_refused += 1;
-            return;
+            return self.tell_ack_once(id);
         }
         let nodes = self.peers.all().filter(|peer| peer.state != PeerState::Gone);
         let others = nodes.map(|peer| Member {
@@ -122,6 +122,15 @@ impl Home {
         let key = self.insert_ack(now, id, others, expires_at, true);
         self.counters.dummies += 1;
         self.tell_ack(key);
+    }
+
+    /// An acknowledgement that is not remembered: all that can be reached learn of it, if nothing is lost.
+    fn tell_ack_once(&mut self, id: JobId) {
+        let to: Vec<PeerNo> = self.peers.reachable().map(|peer| peer.no).collect();
+        for peer in to {
+            let members = Members::default();
+            self.say(peer, BusMessage::SetAck { id, members });
+        }
     }
 
     /// Whether an ID names a node that there is, or was.

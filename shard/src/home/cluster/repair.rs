@@ -17,6 +17,7 @@ use crate::home::{Home, Origin, Place};
 use crate::id::{JobId, NodeId};
 use crate::limits::{REPAIR_PAUSE_MS, REPAIR_STEP};
 use crate::log::{AckedImage, Holder};
+use crate::plant::{self, Plant};
 use crate::structures::NONE;
 
 /// What repair is at.
@@ -135,7 +136,7 @@ impl Home {
         let is_lost = |member: &share::Member| {
             let peer = self.peers.peer(member.peer);
             let lost_all = member.confirmed && peer.epoch > member.epoch;
-            peer.state == PeerState::Gone || lost_all
+            peer.state == PeerState::Gone || (lost_all && !plant::active(Plant::NoRepair))
         };
         let kept: Others = others.iter().filter(|member| !is_lost(member)).copied().collect();
         let counts = |member: &&share::Member| member.confirmed && !self.peers.peer(member.peer).lost;

@@ -372,6 +372,19 @@ fn a_default_number_of_copies_is_lowered_as_ever_when_nodes_go() {
     assert_eq!(holders(&mut nodes, id), [0, 3]);
 }
 
+/// The node that added a job had no memory to remember an acknowledgement of what it does not have, told nobody, and the job came again.
+#[test]
+fn a_job_that_went_elsewhere_is_acknowledged_here_though_memory_is_full() {
+    let mut nodes = at_levels(&[2, 0, 0]);
+    let id = nodes.add(0, copies("q", 2)).unwrap();
+    nodes.pass(1_000);
+    assert_eq!(holders(&mut nodes, id), [1, 2]);
+    fill_up(&mut nodes, 0);
+    nodes.ids(0, IdVerb::Acknowledge, id);
+    nodes.pass(5_000);
+    assert_eq!((nodes.states(id), nodes.acks()), (vec![None; 3], 0));
+}
+
 #[test]
 fn a_consumer_here_is_served_first() {
     let mut nodes = at_levels(&[1, 0]);
