@@ -119,10 +119,11 @@ impl Run {
 
     /// Notes which nodes are whole parts of the cluster.
     pub fn note_known(&mut self) {
-        let (now_us, strangers) = (self.world.now_us(), self.strangers());
+        let (now_us, up, strangers) = (self.world.now_us(), self.world.up(), self.strangers());
         for (host, known_us) in self.operator.known_us.iter_mut().enumerate() {
             let is_new = strangers.iter().any(|&(one, other)| one == host || other == host);
-            *known_us = match is_new || self.world.hosts[host].machine.is_none() {
+            // One that does not take part yet is nobody's stranger.
+            *known_us = match is_new || !up.contains(&host) {
                 true => u64::MAX,
                 false => now_us.min(*known_us),
             };
