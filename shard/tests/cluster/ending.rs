@@ -17,6 +17,9 @@ const TOGETHER_US: u64 = 120_000_000;
 /// How often all queues are opened, until all of them stay open.
 const OPEN_TRIES: u32 = 10;
 
+/// After this time what is left waits for the end of its delay or lease, and is asked for less often.
+const HASTE_US: u64 = 60_000_000;
+
 /// Between two looks at what is left.
 const LOOK_US: u64 = 2_000_000;
 
@@ -47,10 +50,9 @@ impl Run {
         // Consumers everywhere, or on one node, which all jobs have to come to.
         let count = self.world.hosts.len();
         let at_one = self.chance.percent(50).then(|| self.chance.below(count));
-        for host in (0..count).filter(|&host| at_one.is_none_or(|one| one == host)) {
-            self.connect_to(host);
-        }
-        let workers = self.actors.len();
+        let hosts: Vec<usize> = (0..count)
+            .filter(|&host| at_one.is_none_or(|one| one == host))
+            .collect();
         let begin_us = self.world.now_us();
         let late_us = if self.load.taste.late > 0 {
             LATE_S.1 * 1_000_000
@@ -61,7 +63,9 @@ impl Run {
         loop {
             let end_us = self.world.now_us() + LOOK_US;
             while self.world.now_us() < end_us {
-                self.fetch_all(workers)?;
+                self.fetch_all(&hosts);
+                let is_late = self.world.now_us() > begin_us + HASTE_US;
+                self.pass(if is_late { 1_000_000 } else { 200_000 })?;
             }
             self.operate()?;
             let left = self.jobs_left()?;
@@ -120,16 +124,17 @@ impl Run {
         Err("queues stay paused".to_owned())
     }
 
-    /// Every worker asks for jobs; what comes is acknowledged at once, somewhere.
-    fn fetch_all(&mut self, workers: usize) -> Result<(), String> {
+    /// A client of each of these nodes asks for jobs; what comes is acknowledged at once, somewhere.
+    fn fetch_all(&mut self, hosts: &[usize]) {
         let queues: Vec<usize> = (0..self.load.queues.len()).collect();
-        for at in 0..workers {
+        for &host in hosts {
+            let found = self.actors.iter().position(|actor| actor.host == host);
+            let at = found.unwrap_or_else(|| self.connect_to(host));
             if self.actors[at].under_way.is_empty() {
                 let (kind, bytes) = self.load.get_from(queues.clone(), Some(1_000), 20);
                 self.send_on(at, kind, &bytes);
             }
         }
-        self.pass(200_000)
     }
 
     pub fn ask(&mut self, host: usize, words: &[&str]) -> Result<Reply, String> {

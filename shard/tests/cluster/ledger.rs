@@ -96,7 +96,7 @@ pub struct Ledger {
     /// Disks fail: what needs a record may be refused.
     bad_disks: bool,
     /// Memory is short on some nodes: a job may be refused for that.
-    tight: bool,
+    pub tight: bool,
     bursts: Vec<Burst>,
     /// Nodes that have left, with nothing on them: who, and since when they were about to go.
     emptied: Vec<(usize, u64)>,

@@ -388,13 +388,13 @@ impl Run {
 
     /// Clients read what has come.
     fn read(&mut self) -> Result<(), String> {
-        for at in 0..self.actors.len() {
+        for at in (0..self.actors.len()).rev() {
             let (host, client) = (self.actors[at].host, self.actors[at].client);
             loop {
                 let end = &mut self.world.node(host).node.clients[client];
                 let Some(reply) = end.next_reply() else {
                     if end.closed_by_server {
-                        return Err(format!("client {host}/{client} was turned out"));
+                        self.turned_out(at)?;
                     }
                     break;
                 };
@@ -410,6 +410,17 @@ impl Run {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// A node has closed the connection of a client, which it may do where memory is short.
+    fn turned_out(&mut self, at: usize) -> Result<(), String> {
+        let Actor { host, client, .. } = self.actors[at];
+        if !self.ledger.tight {
+            return Err(format!("client {host}/{client} was turned out"));
+        }
+        self.ledger.count("turned out");
+        self.leave(at);
         Ok(())
     }
 
@@ -465,6 +476,6 @@ fn settings(chance: &mut Chance, logs: u64) -> Settings {
 /// `maxmemory` of a node in a world where it is short on some: a few of the chunks of 16 KiB in which shards borrow it. Buffers of clients
 /// who send large jobs must fit a part of it.
 fn small_memory(chance: &mut Chance, shards: u16, large: bool) -> u64 {
-    let least = if large { 400_000 } else { 20_000 };
+    let least = if large { 400_000 } else { 24_000 };
     *chance.pick(&[0, 0, least, 2 * least, 4 * least]) * u64::from(shards)
 }
