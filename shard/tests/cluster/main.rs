@@ -66,7 +66,7 @@ fn without_faults_each_job_comes_once() {
 
 #[test]
 fn bad_networks_lose_nothing() {
-    holds(Class::Lossy, 30, &["bad networks", "once, elsewhere"]);
+    holds(Class::Lossy, 30, &["bad networks", "once, elsewhere", "external"]);
 }
 
 #[test]
