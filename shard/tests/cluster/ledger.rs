@@ -168,12 +168,12 @@ impl Ledger {
         self.emptied.push((host, now_us));
     }
 
-    /// Whether a job came to a node when that was about to go: an ASYNC one is not promised to be elsewhere.
+    /// Whether a job came to a node when that was about to go: one that is ASYNC, or has RETRY 0, is not promised to be elsewhere.
     fn came_too_late(&self, job: &Job) -> bool {
         let is_it = |&(host, us): &(usize, u64)| {
             job.added_at == host && (us.saturating_sub(RESET_US)..us + RESET_US).contains(&job.sent_us)
         };
-        job.made.asynchronous && self.emptied.iter().any(is_it)
+        (job.made.asynchronous || job.once()) && self.emptied.iter().any(is_it)
     }
 
     /// Whether so many holders may have died that this job is lost.
