@@ -105,7 +105,9 @@ fn collected(which: &str, rounds: u64, pipeline: u64, function: &str) -> Result<
         .args([which, &rounds.to_string(), &pipeline.to_string(), "--bench"])
         .output()
         .map_err(|error| match error.kind() {
-            ErrorKind::NotFound => "valgrind is needed: install it (`apt install valgrind`, `dnf install valgrind`)".into(),
+            ErrorKind::NotFound => {
+                "valgrind is needed: install it (`apt install valgrind`, `dnf install valgrind`)".into()
+            }
             _ => format!("valgrind does not start: {error}"),
         })?;
     let text = String::from_utf8_lossy(&output.stderr);
@@ -114,6 +116,8 @@ fn collected(which: &str, rounds: u64, pipeline: u64, function: &str) -> Result<
         .find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok());
     match count {
         Some(count) if output.status.success() && count > 0 => Ok(count),
-        _ => Err(format!("no count of {function} at {which} {rounds} {pipeline}:\n{text}")),
+        _ => Err(format!(
+            "no count of {function} at {which} {rounds} {pipeline}:\n{text}"
+        )),
     }
 }
