@@ -216,7 +216,7 @@ pub(crate) fn apply(
     add: &mut AddJob,
 ) -> Answer {
     let queue = queue.unwrap_or_else(|| home.create_queue(now.mono(), &add.queue));
-    let goes_out = home.goes_out(home.queue(queue), &add);
+    let goes_out = home.goes_out(home.queue(queue), add);
     let id = home.new_id(home.queue(queue).slot, add.ttl_s, add.retry_s > 0);
     let after = |seconds: u32| now.mono().after_ms(u64::from(seconds) * SECOND_MS);
     home.counters.added += 1;
