@@ -109,6 +109,11 @@ pub fn run(config: Config) -> Result<(), BootError> {
     probe::locked_memory()?;
     let has_rings = probe::socket_rings(settings.sockets, net::probe)?;
     let (listeners, addresses) = listen::bind(&settings)?;
+    if settings.requirepass.is_none() && listen::is_open(&settings) {
+        warn!(
+            "anybody who reaches this machine's network can read and change all jobs: set `requirepass`, or `bind` to loopback"
+        );
+    }
     let bus_listeners = listen::bind_bus(&settings)?;
     let unix_socket = listeners.iter().find_map(|listener| listener.unix_path.clone());
     let stop_requests = signals::watch()?;

@@ -41,6 +41,9 @@ use crate::wakeup::Wakeup;
 const TURN_EVENTS: usize = 256;
 /// Bytes of input in one turn, above which the turn takes no more.
 const TURN_BYTES: usize = 1 << 20;
+/// Bytes by which the buffers of all sessions may grow in one turn, above which it takes no more: who is to be closed for them is found between
+/// turns.
+const TURN_GROWTH_BYTES: u64 = 4 << 20;
 /// Bytes taken from a session at a time.
 const OUTPUT_BYTES: usize = 256 << 10;
 /// Bytes that wait for a socket, above which its session is not asked for more.
@@ -392,6 +395,7 @@ impl Worker {
 
     fn take_net(&mut self) {
         let mut bytes_left = TURN_BYTES;
+        let most_held = self.shard.client_bytes() + TURN_GROWTH_BYTES;
         for _ in 0..TURN_EVENTS {
             let now = self.clock.now();
             let Some(event) = self.net.next() else { return };
@@ -401,7 +405,7 @@ impl Worker {
                     self.shard.handle(now, Input::Bytes { session, bytes });
                     self.perform_effects(now);
                     bytes_left = bytes_left.saturating_sub(taken);
-                    if bytes_left == 0 {
+                    if bytes_left == 0 || self.shard.client_bytes() > most_held {
                         return;
                     }
                 }

@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::net::TcpStream;
+
 use support::{Server, Setup, add, call, end, eventually};
 use tools::client::Client;
 
@@ -99,4 +101,20 @@ fn nodes_with_different_secrets_do_not_meet() {
         let text = info.text().expect("text").to_owned();
         assert!(text.contains("cluster_size:1\r\n"), "{text}");
     }
+}
+
+#[test]
+fn connections_that_say_nothing_keep_no_node_out() {
+    let [a, b] = [1, 1].map(|shards| Server::start(&format!("--shards {shards}")));
+    let bus_port = a.port() + 10_000;
+    let silent: Vec<TcpStream> = (0..400)
+        .map(|_| TcpStream::connect(("127.0.0.1", bus_port)).expect("the bus listens"))
+        .collect();
+    meet(&b, &a);
+    see_each_other(&[&a, &b], 2);
+    eventually("it is told", || {
+        a.log()
+            .contains("refused the oldest of the connections that say nothing")
+    });
+    drop(silent);
 }

@@ -266,6 +266,11 @@ impl Shard {
         self.core.mesh.take_outbox(to, batch);
     }
 
+    /// What the buffers of all sessions hold, requests and replies, bytes.
+    pub fn client_bytes(&self) -> u64 {
+        self.core.client_bytes
+    }
+
     /// Moves a session's output, whole chunks, up to about `max_bytes`; nothing when the session is gone or has none.
     pub fn take_output(&mut self, session: SessionId, chunks: &mut Vec<Bytes>, max_bytes: usize) {
         if let Some(place) = self
@@ -616,7 +621,9 @@ impl Shard {
                 self.borrower.level_changed();
             }
             NodeMessage::MeasureClients => self.measure_clients(),
-            NodeMessage::CloseLargestClient { bytes } => self.close_largest_client(now, bytes),
+            NodeMessage::CloseLargestClients { bytes, excess } => {
+                self.close_largest_clients(now, bytes, excess);
+            }
             NodeMessage::Feed { lines, dropped } => self.show_feed(now, &lines, dropped),
             NodeMessage::Topology(topology) => self.topology(now, *topology),
             NodeMessage::Closed => self.shard_closed(),
@@ -641,7 +648,7 @@ impl Shard {
             | NodeMessage::ReturnMemory { .. }
             | NodeMessage::ClientBuffers { .. }
             | NodeMessage::ClientsMeasured { .. }
-            | NodeMessage::LargestClientClosed { .. }
+            | NodeMessage::LargestClientsClosed { .. }
             | NodeMessage::Stop => self.coordinate(from, message),
         }
     }
@@ -666,7 +673,7 @@ impl Shard {
             NodeMessage::ClientsMeasured { bytes, largest } => {
                 coordinator.clients_measured(from, bytes, largest, &mut send);
             }
-            NodeMessage::LargestClientClosed { bytes } => {
+            NodeMessage::LargestClientsClosed { bytes } => {
                 coordinator.largest_closed(from, bytes, &mut send);
             }
             other => unreachable!("{other:?} is not for the coordinator"),

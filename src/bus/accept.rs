@@ -1,11 +1,13 @@
 //! Shard 0 accepts the connections of other nodes, lets them prove themselves, and brings each to the shard that serves it.
 
-use std::cell::Cell;
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
 use futures_lite::future::or;
+use glommio::Task;
 use glommio::net::{AcceptedTcpStream, TcpListener};
 use glommio::timer::Timer;
 use shard::bus::handshake::{Acceptor, Facts, HandshakeError, Step};
@@ -15,9 +17,9 @@ use super::wire::Wire;
 use super::{HANDSHAKE, LinkError, Shared, What, random};
 use crate::net::Listener;
 
-/// Connections that may prove themselves at a time; the others wait in the kernel's backlog.
+/// Connections that may prove themselves at a time: one more, and the oldest is given up. Who says nothing keeps no other out.
 const HANDSHAKES: usize = 256;
-/// Pause before another look when there are that many, or when accepting failed: the connection stays acceptable then.
+/// Pause before another look when accepting failed: the connection stays acceptable then.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A connection whose other side has proved itself.
@@ -40,19 +42,27 @@ impl Visitor {
 pub(super) async fn run(listener: Listener, shared: Rc<Shared>) {
     // SAFETY: the descriptor is a listening socket, and its owner has just given it up.
     let socket = unsafe { TcpListener::from_raw_fd(listener.socket.into_raw_fd()) };
-    let under_way = Rc::new(Cell::new(0_usize));
+    let mut under_way: VecDeque<(u64, Task<()>)> = VecDeque::new();
+    let ended = Rc::new(RefCell::new(Vec::new()));
+    let mut number = 0;
     loop {
         match socket.shared_accept().await {
             Ok(stream) => {
-                under_way.set(under_way.get() + 1);
-                let (shared, count) = (Rc::clone(&shared), Rc::clone(&under_way));
-                glommio::spawn_local(async move {
-                    receive(stream, &shared).await;
-                    count.set(count.get() - 1);
-                })
-                .detach();
-                while under_way.get() >= HANDSHAKES {
-                    Timer::new(PAUSE).await;
+                number += 1;
+                let (of, here, ends) = (number, Rc::clone(&shared), Rc::clone(&ended));
+                let task = glommio::spawn_local(async move {
+                    receive(stream, &here).await;
+                    ends.borrow_mut().push(of);
+                });
+                let over = std::mem::take(&mut *ended.borrow_mut());
+                under_way.retain(|(of, _)| !over.contains(of));
+                under_way.push_back((of, task));
+                if under_way.len() > HANDSHAKES {
+                    // To drop its task ends it.
+                    under_way.pop_front();
+                    shared.complain(
+                        "refused the oldest of the connections that say nothing: there are too many",
+                    );
                 }
             }
             Err(error) => {

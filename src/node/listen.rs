@@ -42,6 +42,12 @@ pub enum ListenError {
     Nothing,
 }
 
+/// Whether other machines can reach the port of the clients.
+pub(super) fn is_open(settings: &Settings) -> bool {
+    let addresses = tcp_addresses(&settings.bind, 0);
+    settings.port != 0 && addresses.iter().any(|address| !address.ip().is_loopback())
+}
+
 /// All listeners, and their addresses as they are shown to people.
 pub(super) fn bind(settings: &Settings) -> Result<(Vec<Listener>, Vec<String>), ListenError> {
     let mut listeners = Vec::new();

@@ -3,6 +3,7 @@
 //! Each command is shown as a person would type it into `redis-cli`, with its reply. Afterwards the broker goes on in the
 //! foreground until Ctrl-C, so that the reader's own first steps need nothing more. `--once` ends it instead.
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::thread::sleep;
@@ -43,6 +44,14 @@ pub enum DemoError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Somebody else has the port: the demonstration would talk to that one.
+    #[error("port {port} is in use ({source}): stop what runs there, or choose another with --port")]
+    InUse {
+        /// Which.
+        port: u16,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// It ended, or said nothing.
     #[error("the broker does not answer on port {port}: {why}")]
     Silent {
@@ -69,6 +78,10 @@ pub enum DemoError {
 
 /// Starts the broker, shows a job, and waits for the broker's end.
 pub fn run(options: &Options) -> Result<(), DemoError> {
+    if let Err(source) = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port)) {
+        let port = options.port;
+        return Err(DemoError::InUse { port, source });
+    }
     let mut broker = Broker(start(options)?);
     let mut client = connect(options.port, &mut broker.0)?;
     show_a_job(&mut client)?;
@@ -173,5 +186,24 @@ fn text_of(reply: &Reply) -> String {
         Reply::Array(items) => format!("[{}]", items.iter().map(text_of).collect::<Vec<_>>().join(", ")),
         Reply::Integer(number) => number.to_string(),
         other => other.text().map_or_else(|| format!("{other:?}"), str::to_owned),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_in_use_is_left_alone() {
+        let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let options = Options {
+            port: other.local_addr().expect("it is bound").port(),
+            once: true,
+            settings: Vec::new(),
+        };
+        let error = run(&options).expect_err("somebody is there");
+        assert!(matches!(error, DemoError::InUse { .. }), "{error}");
+        other.set_nonblocking(true).expect("a socket can be");
+        assert!(other.accept().is_err(), "nobody talked to it");
     }
 }

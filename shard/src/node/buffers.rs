@@ -2,7 +2,8 @@
 //! everybody from adding jobs.
 //!
 //! Each shard tells shard 0 how much its sessions hold whenever that has changed by some. When it is too much, shard 0 lets all shards
-//! measure, which walks their sessions, and the shard with the largest one closes it; and so on, until it is little enough.
+//! measure, which walks their sessions, and the shard with the largest one closes it, and those of like size until enough is free; and so
+//! on, until it is little enough. A shard's turn ends early when its sessions have come to hold much more, so that this keeps up (`Worker::take_net`).
 //!
 //! | together | and without the largest session | |
 //! | --- | --- | --- |
@@ -127,7 +128,10 @@ impl Buffers {
             let (sum, (largest, shard)) = (*sum, *most);
             let is_too_much = self.is_too_much(sum, largest);
             self.state = if is_too_much {
-                send(shard, NodeMessage::CloseLargestClient { bytes: largest });
+                // Who is left last may hold more than the limit alone: that is found when they are measured again.
+                let excess = sum.saturating_sub(self.limit_bytes() + largest);
+                let bytes = largest;
+                send(shard, NodeMessage::CloseLargestClients { bytes, excess });
                 State::Closing(shard)
             } else {
                 State::Idle
@@ -196,7 +200,7 @@ mod tests {
 
     #[test]
     fn the_largest_of_the_node_is_closed_when_all_hold_too_much() {
-        let close = vec![(1, "CloseLargestClient { bytes: 120 }".to_owned())];
+        let close = vec![(1, "CloseLargestClients { bytes: 120, excess: 30 }".to_owned())];
         assert_eq!(measure(1000, [200, 200], [100, 120]), close);
         assert!(measure(1000, [200, 50], [100, 50]).is_empty());
         assert!(

@@ -166,14 +166,16 @@ pub enum NodeMessage {
         /// The session that holds most.
         largest: u64,
     },
-    /// From shard 0: close the session that holds most, unless it holds much less than when it was measured. Answered by
-    /// `LargestClientClosed`.
-    CloseLargestClient {
-        /// What it held.
+    /// From shard 0: close the sessions that hold most, until enough is free, but none that holds much less than the largest did when it was
+    /// measured. Answered by `LargestClientsClosed`.
+    CloseLargestClients {
+        /// What the largest held.
         bytes: u64,
+        /// How much all of the node hold beyond what they may.
+        excess: u64,
     },
     /// To shard 0: that was done.
-    LargestClientClosed {
+    LargestClientsClosed {
         /// What the sessions of this shard hold now.
         bytes: u64,
     },

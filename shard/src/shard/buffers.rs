@@ -22,13 +22,21 @@ impl Shard {
             .send_node(0, NodeMessage::ClientsMeasured { bytes, largest });
     }
 
-    /// Closes the session that holds most, unless that is less than half of what it was when it was measured.
-    pub(super) fn close_largest_client(&mut self, now: Now, measured_bytes: u64) {
-        let largest = self.evictable().max_by_key(|&(_, bytes)| bytes);
-        if let Some((session, bytes)) = largest.filter(|&(_, bytes)| bytes > measured_bytes / 2) {
+    /// Closes the sessions that hold most, until so many bytes are free. None that holds less than half of what the largest did when it was
+    /// measured.
+    pub(super) fn close_largest_clients(&mut self, now: Now, measured_bytes: u64, excess: u64) {
+        let is_large = |&(_, bytes): &(SessionId, u64)| bytes > measured_bytes / 2;
+        let mut largest: Vec<_> = self.evictable().filter(is_large).collect();
+        largest.sort_unstable_by_key(|&(session, bytes)| (std::cmp::Reverse(bytes), session.index));
+        let mut freed = 0;
+        for (session, bytes) in largest {
+            if freed > 0 && freed >= excess {
+                break;
+            }
+            freed += bytes;
             let peer = self.sessions[session.index].address();
             let text = format!(
-                "closed {peer}: client buffers take too much memory, and its own {bytes} bytes are the most"
+                "closed {peer}: client buffers take too much memory, and its own {bytes} bytes are among the most"
             );
             self.core.effects.push(Effect::Log {
                 level: LogLevel::Warn,
@@ -39,7 +47,8 @@ impl Shard {
         }
         let bytes = self.core.client_bytes;
         self.buffers.told(bytes);
-        self.core.send_node(0, NodeMessage::LargestClientClosed { bytes });
+        self.core
+            .send_node(0, NodeMessage::LargestClientsClosed { bytes });
     }
 
     /// Sessions that may be closed for what they hold, and how much that is.
