@@ -47,9 +47,10 @@ impl Run {
         self.come_together(TOGETHER_US)?;
         self.open_all()?;
         self.ending = true;
-        // Consumers everywhere, or on one node, which all jobs have to come to.
+        // Consumers everywhere, or on one node, which all jobs have to come to: not one that may have no memory for them.
         let count = self.world.hosts.len();
         let at_one = self.chance.percent(50).then(|| self.chance.below(count));
+        let at_one = at_one.filter(|&one| self.world.hosts[one].plan.settings.maxmemory == 0);
         let hosts: Vec<usize> = (0..count)
             .filter(|&host| at_one.is_none_or(|one| one == host))
             .collect();

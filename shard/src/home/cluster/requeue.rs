@@ -289,8 +289,8 @@ impl Home {
         if self.tell_if_acked(from, &id) {
             return;
         }
-        if self.left.contains(&id) {
-            // It did not hear of it, or asked before it could.
+        if self.left.contains(&id) && self.find_job(now.mono(), &id).is_none() {
+            // It did not hear of it, or asked before it could. A job may have come back since: then it is a holder again.
             return self.peers.send(from, BusMessage::Left { id });
         }
         let standing = match self.know(now, from, epoch, id) {

@@ -402,6 +402,39 @@ fn a_consumer_here_is_served_first() {
 }
 
 #[test]
+fn a_job_that_came_back_is_held_here_again() {
+    let mut nodes = at_levels(&[1, 0]);
+    let id = nodes
+        .add(
+            0,
+            AddJob {
+                retry_s: 2,
+                ..copies("q", 1)
+            },
+        )
+        .unwrap();
+    nodes.pass(1_000);
+    assert_eq!(nodes.states(id), [None, QUEUED]);
+    let request = Request::Take(take(&["q"], 1, Manner::Deliver, Patience::Jobs));
+    let ticket = nodes.begin(0, request);
+    nodes.pass(500);
+    let got = nodes.late(0, ticket);
+    assert!(
+        matches!(&got, Some(Answer::Jobs(jobs)) if jobs[0].handed.id == id),
+        "{got:?}"
+    );
+    // The lease ends on both: one queues it, the other believes that.
+    nodes.pass(10_000);
+    let states = nodes.states(id);
+    assert_eq!(
+        states.iter().filter(|state| **state == QUEUED).count(),
+        1,
+        "{states:?}"
+    );
+    assert_eq!(fetch(&mut nodes, "q").len(), 1);
+}
+
+#[test]
 fn a_paused_queue_keeps_its_jobs_until_it_is_open() {
     let mut nodes = at_levels(&[1, 0]);
     let late = AddJob {
