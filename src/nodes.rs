@@ -67,14 +67,7 @@ impl NodesFile {
             let path = shown.clone();
             move |error| NodesError::Io { what, path, error }
         };
-        let lock = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(MODE)
-            .open(beside(&path, "lock"))
-            .map_err(failed("lock"))?;
+        let lock = open_to_write(&beside(&path, "lock")).map_err(failed("lock"))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(NodesError::InUse(shown)),
@@ -119,12 +112,7 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
 }
 
 fn write(path: &Path, text: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(MODE)
-        .open(path)?;
+    let mut file = open_to_write(path)?;
     file.write_all(text.as_bytes())?;
     file.set_len(text.len() as u64)?;
     file.sync_all()
@@ -132,13 +120,18 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
 
 /// The file has these bytes of the disk, whatever is in them.
 fn make_room(path: &Path, bytes: u64) -> io::Result<()> {
-    let file = OpenOptions::new()
+    allocate(&open_to_write(path)?, bytes)
+}
+
+/// A file with what it has, made when it is not there.
+fn open_to_write(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options
         .write(true)
         .create(true)
         .truncate(false)
         .mode(MODE)
-        .open(path)?;
-    allocate(&file, bytes)
+        .open(path)
 }
 
 fn sync_folder(path: &Path) -> io::Result<()> {

@@ -395,7 +395,7 @@ fn append_group(out: &mut Vec<u8>, form: &Form, queue: &[u8], number: usize, bul
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     fn load() -> Plan {
@@ -409,7 +409,8 @@ mod tests {
         }
     }
 
-    fn text(bytes: &[u8]) -> String {
+    /// Requests as people write them, each behind a bar.
+    pub fn text(bytes: &[u8]) -> String {
         let text = String::from_utf8(bytes.to_vec()).unwrap();
         let words = text
             .split("\r\n")

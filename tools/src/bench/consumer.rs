@@ -160,6 +160,7 @@ impl Consumer {
 
 #[cfg(test)]
 mod tests {
+    use super::super::commands::tests::text;
     use super::*;
 
     fn load() -> Plan {
@@ -190,17 +191,6 @@ mod tests {
         )
     }
 
-    fn commands(bytes: &[u8]) -> String {
-        let text = String::from_utf8(bytes.to_vec()).unwrap();
-        let words = text
-            .split("\r\n")
-            .filter(|word| !word.starts_with('$') && !word.is_empty());
-        words
-            .map(|word| if word.starts_with('*') { "|" } else { word })
-            .collect::<Vec<_>>()
-            .join(" ")
-    }
-
     #[test]
     fn a_round_acknowledges_then_fetches_and_only_its_first_fetch_blocks() {
         let (mut consumer, ledger, mut gains) = consumer(3, true, usize::MAX);
@@ -208,7 +198,7 @@ mod tests {
         assert_eq!(consumer.next_round(&mut out, false), Round::Sent(3));
         let blocking = "| GETJOB TIMEOUT 100 COUNT 2 FROM bench-00000001-0";
         let nohang = "| GETJOB NOHANG COUNT 2 FROM bench-00000001-0";
-        assert_eq!(commands(&out), [blocking, nohang, nohang].join(" "));
+        assert_eq!(text(&out), [blocking, nohang, nohang].join(" "));
         for (id, last) in [(b"D1", false), (b"D2", true)] {
             let job = Event::Job {
                 queue: 0,
@@ -221,7 +211,7 @@ mod tests {
         assert!(consumer.take(&Event::Nothing, &ledger, &mut gains).unwrap());
         out.clear();
         assert_eq!(consumer.next_round(&mut out, false), Round::Sent(3));
-        assert_eq!(commands(&out), ["| FASTACK D1 D2", blocking, nohang].join(" "));
+        assert_eq!(text(&out), ["| FASTACK D1 D2", blocking, nohang].join(" "));
         assert!(consumer.take(&Event::Number(2), &ledger, &mut gains).unwrap());
         assert_eq!((gains.received.fresh, gains.acknowledged), (2, 2));
     }
@@ -245,7 +235,7 @@ mod tests {
             .unwrap();
         out.clear();
         assert_eq!(consumer.next_round(&mut out, false), Round::Sent(1));
-        assert_eq!(commands(&out), "| FASTACK D1");
+        assert_eq!(text(&out), "| FASTACK D1");
         consumer.take(&Event::Number(1), &ledger, &mut gains).unwrap();
         assert_eq!(consumer.next_round(&mut out, false), Round::Sent(1));
         consumer.take(&Event::Nothing, &ledger, &mut gains).unwrap();
@@ -278,7 +268,7 @@ mod tests {
         }
         out.clear();
         assert_eq!(consumer.next_round(&mut out, true), Round::Sent(2));
-        assert_eq!(commands(&out), "| FASTACK D1 | FASTACK D2");
+        assert_eq!(text(&out), "| FASTACK D1 | FASTACK D2");
         assert!(
             consumer.take(&Event::Nothing, &ledger, &mut gains).is_err(),
             "no answer to FASTACK"
@@ -298,7 +288,7 @@ mod tests {
         let (mut out, mut gains) = (Vec::new(), Gains::default());
         let fetch = "| GETJOB TIMEOUT 1000 COUNT 2 FROM bench-00000001-0";
         assert_eq!(consumer.next_round(&mut out, false), Round::Sent(1));
-        assert_eq!(commands(&out), fetch);
+        assert_eq!(text(&out), fetch);
         let job = Event::Job {
             queue: 0,
             id: b"D1",
@@ -308,7 +298,7 @@ mod tests {
         consumer.take(&job, &ledger, &mut gains).unwrap();
         out.clear();
         assert_eq!(consumer.next_round(&mut out, false), Round::Sent(2));
-        assert_eq!(commands(&out), format!("| FASTACK D1 {fetch}"));
+        assert_eq!(text(&out), format!("| FASTACK D1 {fetch}"));
     }
 
     #[test]
@@ -326,7 +316,7 @@ mod tests {
         let mut consumer = Consumer::new(&plan, 0, habits);
         let mut out = Vec::new();
         assert_eq!(consumer.next_round(&mut out, false), Round::Sent(4));
-        let asked = commands(&out);
+        let asked = text(&out);
         let of = |queue: u32| format!("| LMOVE bench-00000001-{queue} bench-00000001-work-0 RIGHT LEFT");
         assert_eq!(asked, [of(0), of(1), of(2), of(0)].join(" "));
     }

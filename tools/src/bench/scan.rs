@@ -442,6 +442,12 @@ mod tests {
         );
     }
 
+    fn assert_refuses(target: Target, refused: &[&[u8]]) {
+        for bytes in refused {
+            assert!(Scanner::new(target).next(bytes).is_err(), "{bytes:?}");
+        }
+    }
+
     #[test]
     fn streams_give_entries_with_the_number_of_their_queue() {
         let replies = b"$3\r\n1-0\r\n*2\r\n*2\r\n$4\r\nq-12\r\n*2\r\n*2\r\n$3\r\n1-0\r\n*2\r\n$1\r\nb\r\n$1\r\nx\r\n\
@@ -460,12 +466,7 @@ mod tests {
             b"*1\r\n*2\r\n$3\r\nq-1\r\n*1\r\n*3\r\n",
             b"*1\r\n*2\r\n$3\r\nabc\r\n*1\r\n",
         ];
-        for bytes in refused {
-            assert!(
-                Scanner::new(Target::RedisStream).next(bytes).is_err(),
-                "{bytes:?}"
-            );
-        }
+        assert_refuses(Target::RedisStream, &refused);
     }
 
     #[test]
@@ -489,9 +490,7 @@ mod tests {
             b"RESERVED 7 1\r\nabc",
             b"hello\n",
         ];
-        for bytes in refused {
-            assert!(Scanner::new(Target::Beanstalkd).next(bytes).is_err(), "{bytes:?}");
-        }
+        assert_refuses(Target::Beanstalkd, &refused);
     }
 
     #[test]
