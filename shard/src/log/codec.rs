@@ -230,6 +230,15 @@ impl<'a> Prepared<'a> {
         }
     }
 
+    /// A record of kind 14.
+    #[cfg(test)]
+    pub fn together_before(payload: &TogetherBeforePayload, raw: &'a [u8]) -> Self {
+        Self {
+            raw,
+            ..Self::fixed(Kind::TogetherBefore, payload)
+        }
+    }
+
     fn acked(kind: Kind, ids: &[JobId], holders: &[Holder]) -> Self {
         let prepared = Self::fixed(kind, &acked_payload(ids, holders));
         Self {
@@ -465,6 +474,7 @@ impl Intact<'_> {
                 | Kind::TransferSnapshot
                 | Kind::Queue
                 | Kind::QueueSnapshot
+                | Kind::TogetherBefore
                 | Kind::Together
                 | Kind::SnapshotsTogether
         ) && !self.raw.is_empty()
@@ -475,6 +485,7 @@ impl Intact<'_> {
             Kind::Meta => sink(Entry::Meta(meta_from(access(&fixed)?)?)),
             Kind::Added => sink(Entry::Added(job_from(access(&fixed)?, self.raw)?)),
             Kind::JobSnapshot => sink(Entry::JobSnapshot(job_from(access(&fixed)?, self.raw)?)),
+            Kind::TogetherBefore => together::read_before(access(&fixed)?, self.raw, sink)?,
             Kind::Together => together::read_added(access(&fixed)?, self.raw, sink)?,
             Kind::SnapshotsTogether => together::read_snapshots(access(&fixed)?, self.raw, sink)?,
             Kind::Transfer => sink(Entry::Transfer(transfer_from(access(&fixed)?, self.raw)?)),

@@ -308,19 +308,19 @@ fn parts_of_jobs_that_do_not_fit_are_no_record() {
         let mut bytes = good.clone();
         bytes[at..at + 4].copy_from_slice(&u32::to_le_bytes(value));
         sign(&mut bytes);
-        assert_eq!(decode(&bytes), Err(BadRecord::Payload(14)), "{value} at {at}");
+        assert_eq!(decode(&bytes), Err(BadRecord::Payload(16)), "{value} at {at}");
     }
     for (at, value) in [(runs + 34, 9), (runs + 35, 4)] {
         let mut bytes = good.clone();
         bytes[at] = value;
         sign(&mut bytes);
-        assert_eq!(decode(&bytes), Err(BadRecord::Payload(14)), "byte {at}");
+        assert_eq!(decode(&bytes), Err(BadRecord::Payload(16)), "byte {at}");
     }
     // The first has nothing to share the name of.
     let mut bytes = good;
     bytes[jobs + 32..jobs + 36].copy_from_slice(&u32::to_le_bytes(SAME_NAME));
     sign(&mut bytes);
-    assert_eq!(decode(&bytes), Err(BadRecord::Payload(14)));
+    assert_eq!(decode(&bytes), Err(BadRecord::Payload(16)));
 }
 
 #[test]
@@ -363,6 +363,35 @@ fn a_job_life_takes_few_bytes() {
     assert!(image_bytes(0, 12) * 64 <= snapshots && snapshots <= image_bytes(5, 12) * 64);
 }
 
+/// A record of kind 14, as it was written.
+fn together_before<'a>(images: &[JobImage], raw: &'a [u8]) -> Prepared<'a> {
+    let mut name: &[u8] = b"";
+    let mut jobs = Vec::new();
+    for image in images {
+        let is_same = !jobs.is_empty() && name == image.queue.as_slice();
+        name = image.queue.as_slice();
+        jobs.push(JobBeforePayload {
+            ctime: image.ctime,
+            expires_at: image.expires_at.0,
+            enters_at: image.state.enters_at.0,
+            id: *image.id.as_bytes(),
+            ttl_s: image.ttl_s,
+            retry_s: image.retry_s,
+            delay_s: image.delay_s,
+            name_bytes: if is_same { SAME_NAME } else { name.len() as u32 },
+            body_bytes: image.body.len() as u32,
+            replicate: image.replicate,
+            place: image.state.place.number(),
+            flags: if image.state.entered_before {
+                ENTERED_BEFORE
+            } else {
+                0
+            },
+        });
+    }
+    Prepared::together_before(&TogetherBeforePayload { jobs }, raw)
+}
+
 #[test]
 fn the_format_is_this() {
     // Bytes of version 1. They never change: see the ritual in `record.rs`.
@@ -378,6 +407,12 @@ fn the_format_is_this() {
         crc32c::crc32c(&encode(&Prepared::group(&together(&images)))),
         TOGETHER_1
     );
+    let before = encode(&together_before(&images, b"mailHelloyounews"));
+    assert_eq!(crc32c::crc32c(&before), TOGETHER_BEFORE_1);
+    assert_eq!(
+        decode(&before),
+        Ok(images.iter().cloned().map(Entry::Added).collect())
+    );
     let images = [images[0].clone(), job(4, b"mail", b"moved"), images[2].clone()];
     assert_eq!(
         crc32c::crc32c(&encode(&Prepared::group(&snapshots(&images)))),
@@ -385,7 +420,8 @@ fn the_format_is_this() {
     );
 }
 
-const TOGETHER_1: u32 = 2608235478;
+const TOGETHER_BEFORE_1: u32 = 2549239014;
+const TOGETHER_1: u32 = 330889169;
 const SNAPSHOTS_1: u32 = 1726203158;
 
 const FORMAT_1: [u32; 16] = [
@@ -397,7 +433,7 @@ const FORMAT_1: [u32; 16] = [
 fn later_versions_and_kinds_are_told_from_damage() {
     for (at, value, expected) in [
         (22, 2, BadRecord::Version(2)),
-        (23, 16, BadRecord::Kind(16)),
+        (23, 17, BadRecord::Kind(17)),
         (23, 99, BadRecord::Kind(99)),
     ] {
         let mut bytes = encode(&Prepared::entry(&examples()[0]));

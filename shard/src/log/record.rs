@@ -32,8 +32,9 @@
 //! | transfer snapshot | 11 | `TransferPayload`; a job that is on its way stands in it |
 //! | holders | 12 | `AckedPayload`: jobs and their whole set of other holders, when it changes alone |
 //! | flushed | 13 | `FlushedPayload` |
-//! | added together | 14 | `TogetherPayload` |
+//! | added together, as written before | 14 | `TogetherBeforePayload`; read only |
 //! | snapshots together | 15 | `SnapshotsPayload`: job snapshots that share a record |
+//! | added together | 16 | `TogetherPayload` |
 //!
 //! **Changing the format.** rkyv's layout follows the feature flags in `Cargo.toml` and the order of the fields here: neither changes
 //! within a version. 1. Copy the payload type to a name with its version, leave it. 2. Change the new one, raise `VERSION`.
@@ -432,15 +433,16 @@ pub enum Kind {
     TransferSnapshot = 11,
     Holders = 12,
     Flushed = 13,
-    Together = 14,
+    TogetherBefore = 14,
     SnapshotsTogether = 15,
+    Together = 16,
 }
 
 impl Kind {
     pub fn from_number(number: u8) -> Option<Self> {
         use Kind::{
             Acked, AckedSnapshot, Added, Flushed, Gone, Holders, JobSnapshot, Meta, Queue, QueueSnapshot,
-            SnapshotsTogether, State, Together, Transfer, TransferSnapshot,
+            SnapshotsTogether, State, Together, TogetherBefore, Transfer, TransferSnapshot,
         };
         let all = [
             Meta,
@@ -456,8 +458,9 @@ impl Kind {
             TransferSnapshot,
             Holders,
             Flushed,
-            Together,
+            TogetherBefore,
             SnapshotsTogether,
+            Together,
         ];
         all.into_iter().find(|&kind| kind as u8 == number)
     }
@@ -493,6 +496,28 @@ pub struct JobPayload {
     pub name_bytes: u32,
     pub holders: Vec<HolderPayload>,
     pub replicate: u16,
+}
+
+/// Kind 14, which no server writes any more.
+#[derive(Archive, Serialize, Deserialize)]
+pub struct TogetherBeforePayload {
+    pub jobs: Vec<JobBeforePayload>,
+}
+
+#[derive(Archive, Serialize, Deserialize)]
+pub struct JobBeforePayload {
+    pub ctime: u64,
+    pub expires_at: u64,
+    pub enters_at: u64,
+    pub id: [u8; 24],
+    pub ttl_s: u32,
+    pub retry_s: u32,
+    pub delay_s: u32,
+    pub name_bytes: u32,
+    pub body_bytes: u32,
+    pub replicate: u16,
+    pub place: u8,
+    pub flags: u8,
 }
 
 #[derive(Archive, Serialize, Deserialize, Debug)]

@@ -7,8 +7,9 @@
 use super::codec::{HEADER_BYTES, SHARED_BODY_BYTES, padded};
 use super::record::{
     ArchivedCountsPayload, ArchivedRunPayload, ArchivedSharingJobPayload, ArchivedSnapshotsPayload,
-    ArchivedTogetherPayload, CountsPayload, DELIVERED, ENTERED_BEFORE, Entry, JobImage, JobRef, KeptPlace,
-    RunPayload, SAME_NAME, SharingJobPayload, SnapshotsPayload, StateChange, TogetherPayload, WallMs,
+    ArchivedTogetherBeforePayload, ArchivedTogetherPayload, CountsPayload, DELIVERED, ENTERED_BEFORE, Entry,
+    JobImage, JobRef, KeptPlace, RunPayload, SAME_NAME, SharingJobPayload, SnapshotsPayload, StateChange,
+    TogetherPayload, WallMs,
 };
 use crate::id::JobId;
 use crate::wire::Blob;
@@ -205,40 +206,98 @@ pub fn read_snapshots(
     counts.next().is_none().then_some(())
 }
 
+/// The same of jobs that were just added, as they were written before.
+pub fn read_before(
+    payload: &ArchivedTogetherBeforePayload,
+    raw: &[u8],
+    sink: &mut impl FnMut(Entry),
+) -> Option<()> {
+    let mut texts = Texts { raw, name: None };
+    for job in payload.jobs.iter() {
+        let run = RunPayload {
+            expires_in: 0,
+            enters_in: 0,
+            jobs: 1,
+            ttl_s: job.ttl_s.to_native(),
+            retry_s: job.retry_s.to_native(),
+            delay_s: job.delay_s.to_native(),
+            replicate: job.replicate.to_native(),
+            place: job.place,
+            flags: job.flags,
+        };
+        let of = (JobId::from_bytes(job.id), job.ctime.to_native());
+        let times = [job.expires_at.to_native(), job.enters_at.to_native()].map(WallMs);
+        let texts = texts.next(job.name_bytes.to_native(), job.body_bytes.to_native())?;
+        let image = image(&run, of, times, texts)?;
+        (!image.state.delivered).then(|| sink(Entry::Added(image)))?;
+    }
+    texts.raw.is_empty().then_some(())
+}
+
 fn read(
     payload: &ArchivedTogetherPayload,
-    mut raw: &[u8],
+    raw: &[u8],
     mut sink: impl FnMut(u32, JobImage) -> Option<()>,
 ) -> Option<()> {
-    let (mut name, mut number) = (None, 0);
-    let mut jobs = payload.jobs.iter();
+    let mut texts = Texts { raw, name: None };
+    let mut jobs = (0..).zip(payload.jobs.iter());
     for run in payload.runs.iter() {
-        for _ in 0..run.jobs.to_native() {
-            let job = jobs.next()?;
-            if job.name_bytes.to_native() != SAME_NAME {
-                name = Some(Blob::copy_from(cut(&mut raw, job.name_bytes.to_native())?));
-            }
-            let body = Blob::copy_from(cut(&mut raw, job.body_bytes.to_native())?);
-            sink(number, image(run, job, name.clone()?, body)?)?;
-            number += 1;
+        let run = RunPayload {
+            expires_in: run.expires_in.to_native(),
+            enters_in: run.enters_in.to_native(),
+            jobs: run.jobs.to_native(),
+            ttl_s: run.ttl_s.to_native(),
+            retry_s: run.retry_s.to_native(),
+            delay_s: run.delay_s.to_native(),
+            replicate: run.replicate.to_native(),
+            place: run.place,
+            flags: run.flags,
+        };
+        for _ in 0..run.jobs {
+            let (number, job) = jobs.next()?;
+            let ctime = job.ctime.to_native();
+            let times = [run.expires_in, run.enters_in].map(|after_ms| instant(ctime, after_ms));
+            let texts = texts.next(job.name_bytes.to_native(), job.body_bytes.to_native())?;
+            sink(
+                number,
+                image(&run, (JobId::from_bytes(job.id), ctime), times, texts)?,
+            )?;
         }
     }
-    (raw.is_empty() && jobs.next().is_none()).then_some(())
+    (texts.raw.is_empty() && jobs.next().is_none()).then_some(())
 }
 
-fn cut<'a>(raw: &mut &'a [u8], bytes: u32) -> Option<&'a [u8]> {
-    let (front, rest) = raw.split_at_checked(bytes as usize)?;
-    *raw = rest;
-    Some(front)
+/// Names and bodies, one behind the other.
+struct Texts<'a> {
+    raw: &'a [u8],
+    /// The name of the job before.
+    name: Option<Blob>,
 }
 
+impl Texts<'_> {
+    /// The name and the body of the next job.
+    fn next(&mut self, name_bytes: u32, body_bytes: u32) -> Option<(Blob, Blob)> {
+        if name_bytes != SAME_NAME {
+            self.name = Some(self.cut(name_bytes)?);
+        }
+        let body = self.cut(body_bytes)?;
+        Some((self.name.clone()?, body))
+    }
+
+    fn cut(&mut self, bytes: u32) -> Option<Blob> {
+        let (front, rest) = self.raw.split_at_checked(bytes as usize)?;
+        self.raw = rest;
+        Some(Blob::copy_from(front))
+    }
+}
+
+/// A job of these settings, with its creation stamp, the end of its life, and when it enters its queue.
 fn image(
-    run: &ArchivedRunPayload,
-    job: &ArchivedSharingJobPayload,
-    queue: Blob,
-    body: Blob,
+    run: &RunPayload,
+    (id, ctime): (JobId, u64),
+    [expires_at, enters_at]: [WallMs; 2],
+    (queue, body): (Blob, Blob),
 ) -> Option<JobImage> {
-    let (id, ctime) = (JobId::from_bytes(job.id), job.ctime.to_native());
     if run.flags & !(ENTERED_BEFORE | DELIVERED) != 0 {
         return None;
     }
@@ -247,15 +306,15 @@ fn image(
         queue,
         body,
         ctime,
-        expires_at: instant(ctime, run.expires_in.to_native()),
-        ttl_s: run.ttl_s.to_native(),
-        retry_s: run.retry_s.to_native(),
-        delay_s: run.delay_s.to_native(),
-        replicate: run.replicate.to_native(),
+        expires_at,
+        ttl_s: run.ttl_s,
+        retry_s: run.retry_s,
+        delay_s: run.delay_s,
+        replicate: run.replicate,
         state: StateChange {
             id,
             place: KeptPlace::from_number(run.place)?,
-            enters_at: instant(ctime, run.enters_in.to_native()),
+            enters_at,
             nacks: 0,
             additional_deliveries: 0,
             deliveries: 0,
