@@ -138,14 +138,20 @@ impl Run {
         }
     }
 
+    /// What an operator asks, whose connection is not closed where memory is short.
     pub fn ask(&mut self, host: usize, words: &[&str]) -> Result<Reply, String> {
         let node = &mut self.world.node(host).node;
         let client = node.connect();
-        node.send(client, &request(words));
+        let stays = request(&["CLIENT", "NO-EVICT", "on"]);
+        node.send(client, &[stays, request(words)].concat());
+        let mut is_first = true;
         self.world.stepped(host, 0);
         let end_us = self.world.now_us() + PATIENCE_US;
         loop {
             if let Some(reply) = self.world.node(host).node.clients[client].next_reply() {
+                if std::mem::take(&mut is_first) {
+                    continue;
+                }
                 self.world.node(host).node.disconnect(client);
                 self.world.touched(host);
                 return Ok(reply);
